@@ -1,0 +1,23 @@
+"""Identities: a batch is a ULID, a request is its batch and its index.
+
+A retried or resubmitted request keeps its id, so whatever happens to it on the way, its result is stored once.
+"""
+
+from ulid import ULID
+
+BATCH_PREFIX = "batch_"
+
+
+def new_batch_id() -> str:
+    """A new batch id, `batch_` and 26 characters that sort by creation time."""
+    return f"{BATCH_PREFIX}{ULID()}"
+
+
+def request_id(batch_id: str, index: int) -> str:
+    """The id of the request at `index` (from 0, in input order) of a batch."""
+    return f"{batch_id}-{index}"
+
+
+def batch_of(request: str) -> str:
+    """The batch id within a request id."""
+    return request.rpartition("-")[0]

@@ -1,0 +1,353 @@
+"""The shapes that cross a process border. Nothing else does.
+
+`RequestBody` is what a user asks for, `GenerationRequest` is that with its identity, as it travels through Redis.
+`GenerationResult` and `JobStats` come back in a `RequestEvent` on the results stream.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
+
+from api.states import BatchState, RequestState
+
+Endpoint = Literal["/v1/chat/completions", "/v1/completions"]
+FinishReason = Literal["stop", "length", "cancelled"]
+Priority = Literal["high", "normal", "low"]
+PRIORITIES: tuple[Priority, ...] = ("high", "normal", "low")
+
+MAX_STOPS = 64
+MAX_TOP_LOGPROBS = 20
+
+# OpenAI fields that cannot change the text here: accepted and kept, so that a file written for OpenAI runs unchanged.
+PASSTHROUGH_FIELDS = frozenset(
+    {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
+)
+
+
+class Contract(BaseModel):
+    """Base of every shape: an unknown field is an error that names the field, and values are not coerced."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class FunctionCall(Contract):
+    name: str
+    arguments: dict[str, JsonValue]
+
+    @field_validator("arguments", mode="before")
+    @classmethod
+    def _parse(cls, value: object) -> object:
+        """OpenAI sends arguments as a JSON string; chat templates take the object."""
+        from pydantic_core import from_json
+
+        return from_json(value) if isinstance(value, str) else value
+
+
+class ToolCall(Contract):
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+def _join_parts(content: object) -> object:
+    """Join OpenAI's text parts; name the part that a text model cannot take."""
+    if not isinstance(content, list):
+        return content
+    texts = []
+    for number, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        if kind != "text" or not isinstance(part.get("text"), str):
+            raise ValueError(f"part {number} is {kind!r}, and this model takes text parts only")
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+class ChatMessage(Contract):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str | None, BeforeValidator(_join_parts)] = None
+    reasoning_content: str | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+    @model_validator(mode="after")
+    def _has_content(self) -> ChatMessage:
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise ValueError(f"content of the {self.role} message is missing or null")
+        return self
+
+
+class SamplingParams(Contract):
+    """How the next token is chosen. None = not asked for: the model's own default or the engine's decides."""
+
+    temperature: float | None = Field(None, ge=0, le=100)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=0)
+    min_p: float | None = Field(None, ge=0, le=1)
+    repetition_penalty: float | None = Field(None, gt=0)
+    repetition_context_size: int | None = Field(None, gt=0)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    logit_bias: dict[int, float] | None = None
+
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _integer_keys(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        try:
+            return {int(token): bias for token, bias in value.items()}
+        except (TypeError, ValueError) as error:
+            raise ValueError("logit_bias maps token ids to numbers") from error
+
+
+class ResponseFormat(Contract):
+    type: Literal["text"]
+
+
+class RequestBody(SamplingParams):
+    """One generation as a user asks for it: chat messages or a raw prompt, and how to answer.
+
+    max_tokens: completion tokens at most; None = the rest of the context window, up to the default cap of the settings.
+    stop: strings; the text ends before the earliest match. stop_token_ids: ids that end the text like the end token.
+    seed: of the sampling noise; None = derived from the request id.
+    thinking_budget: reasoning tokens after which the end of reasoning is forced.
+    """
+
+    model: str | None = Field(None, min_length=1)
+    messages: list[ChatMessage] | None = None
+    prompt: str | None = None
+    tools: list[dict[str, JsonValue]] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    min_tokens: int = Field(0, ge=0)
+    stop: list[str] = Field(default_factory=list, max_length=MAX_STOPS)
+    stop_token_ids: list[int] = Field(default_factory=list)
+    ignore_eos: bool = False
+    seed: int | None = Field(None, ge=0, lt=2**64)
+    logprobs: bool = False
+    top_logprobs: int = Field(0, ge=0, le=MAX_TOP_LOGPROBS)
+    n: Literal[1] = 1
+    stream: Literal[False] = False
+    response_format: ResponseFormat | None = None
+    thinking: bool | None = None
+    thinking_budget: int | None = Field(None, ge=0)
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
+    chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
+    passthrough: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _openai_names(cls, data: Any) -> Any:
+        """Fold OpenAI's second names into one: max_completion_tokens, a single stop string, kept fields."""
+        if not isinstance(data, dict):
+            return data
+        body = dict(data)
+        if "max_completion_tokens" in body:
+            other = body.pop("max_completion_tokens")
+            if body.get("max_tokens", other) != other:
+                raise ValueError("max_tokens and max_completion_tokens differ; give one of them")
+            body["max_tokens"] = other
+        if isinstance(body.get("stop"), str):
+            body["stop"] = [body["stop"]]
+        elif body.get("stop", ()) is None:
+            del body["stop"]
+        kept = {name: body.pop(name) for name in PASSTHROUGH_FIELDS & body.keys()}
+        if kept:
+            body["passthrough"] = {**body.get("passthrough", {}), **kept}
+        return body
+
+    @field_validator("stop")
+    @classmethod
+    def _no_empty_stop(cls, stops: list[str]) -> list[str]:
+        if "" in stops:
+            raise ValueError("an empty stop string would match everywhere")
+        return stops
+
+    @model_validator(mode="after")
+    def _one_input(self) -> RequestBody:
+        if (self.messages is None) == (self.prompt is None):
+            raise ValueError("give either messages or prompt")
+        if self.messages is not None and not self.messages:
+            raise ValueError("messages is empty")
+        return self
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return "/v1/completions" if self.messages is None else "/v1/chat/completions"
+
+
+class GenerationRequest(RequestBody):
+    """A request with its identity: the one argument of the one job that a worker runs."""
+
+    request_id: str = Field(pattern=r"^[A-Za-z0-9_-]{1,128}$")
+    raw: bool = False
+    """Whether `prompt` goes to the model as it is; else a bare prompt becomes one user message."""
+
+
+class Usage(Contract):
+    prompt_tokens: int
+    completion_tokens: int
+    cached_prompt_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+class RequestError(Contract):
+    """Why a request has no text. `status` is the HTTP status of the output line."""
+
+    code: str
+    message: str
+    status: int = 400
+
+
+class ResolvedValue(Contract):
+    """One sampling value in force, and where it came from."""
+
+    value: JsonValue
+    source: Literal["request", "model", "default"]
+
+
+class TopLogprob(Contract):
+    token_id: int
+    token: str
+    logprob: float
+
+
+class TokenLogprob(TopLogprob):
+    top: list[TopLogprob] = Field(default_factory=list)
+
+
+class GenerationResult(Contract):
+    """The answer to one request; `error` is set when there is none."""
+
+    request_id: str
+    text: str = ""
+    reasoning: str | None = None
+    finish_reason: FinishReason | None = None
+    matched_stop: str | int | None = None
+    token_ids: list[int] = Field(default_factory=list)
+    logprobs: list[TokenLogprob] | None = None
+    usage: Usage | None = None
+    error: RequestError | None = None
+    sampling: dict[str, ResolvedValue] = Field(default_factory=dict)
+    notes: list[str] = Field(default_factory=list)
+
+
+class Phases(Contract):
+    """Where the wall time went, in milliseconds; the phases add up to the wall."""
+
+    prefill: float = 0.0
+    draft: float = 0.0
+    verify: float = 0.0
+    sample: float = 0.0
+    commit: float = 0.0
+    other: float = 0.0
+
+
+class JobStats(Contract):
+    """Measurements of one generation.
+
+    decode_tps: completion tokens after the first / (wall - ttft), per second. e2e_tps: completion tokens / wall.
+    ttft_ms, wall_ms: milliseconds on the worker's monotonic clock. acceptance: accepted / drafted tokens, None when
+    nothing was drafted. tokens_per_pass: completion tokens / passes. budgets: nodes in the tree -> number of passes.
+    forced_tokens: tokens that a relaxed acceptance rule took against the draw. peak_memory_bytes: MLX's, of this job.
+    """
+
+    wall_ms: float
+    ttft_ms: float | None = None
+    decode_tps: float | None = None
+    e2e_tps: float | None = None
+    passes: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    forced_tokens: int = 0
+    acceptance: float | None = None
+    tokens_per_pass: float | None = None
+    budgets: dict[int, int] = Field(default_factory=dict)
+    phases: Phases = Field(default_factory=Phases)
+    peak_memory_bytes: int = 0
+    model: str = ""
+    drafter: str = "none"
+    verification: Literal["tree", "plain"] = "plain"
+    acceptance_rule: str = "lossless"
+    kernels: str = "stock"
+    chip: str = ""
+    repetition: float = 0.0
+    """Share of the completion that is repeated 6-grams: near 1 = the text loops."""
+
+
+class RequestEvent(Contract):
+    """One entry of the results stream: a worker's notice of a start, of a hand-back, or the result itself."""
+
+    kind: Literal["started", "handed_back", "finished"]
+    request_id: str
+    worker: str
+    attempt: int = Field(ge=1)
+    at: float
+    """Seconds since the epoch, on the worker's clock."""
+    result: GenerationResult | None = None
+    stats: JobStats | None = None
+
+    @model_validator(mode="after")
+    def _finished_has_result(self) -> RequestEvent:
+        if (self.kind == "finished") != (self.result is not None):
+            raise ValueError("exactly a finished event carries a result")
+        return self
+
+
+class WorkerInfo(Contract):
+    """What a live worker tells about itself; it expires from Redis when the worker dies."""
+
+    name: str
+    model: str
+    state: Literal["starting", "idle", "busy", "stopping"]
+    host: str
+    pid: int
+    chip: str
+    drafter: str
+    verification: str
+    request_id: str | None = None
+    tokens: int = 0
+    """Completion tokens of the running request."""
+    tail: str = ""
+    """The last characters that the running request has written."""
+    completed: int = 0
+    seen_at: float
+
+
+class RequestCounts(Contract):
+    queued: int = 0
+    running: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    expired: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, state) for state in RequestState)
+
+    @property
+    def finished(self) -> int:
+        return self.total - self.queued - self.running
+
+
+class Batch(Contract):
+    """A batch as the ledger knows it; times are seconds since the epoch."""
+
+    id: str
+    model: str
+    state: BatchState
+    priority: Priority
+    input_path: str
+    input_sha256: str
+    output_path: str | None
+    created_at: float
+    finished_at: float | None
+    counts: RequestCounts

@@ -1,0 +1,140 @@
+"""Settings: one place, one precedence: flag > environment (CIDERMILL_*) > TOML file > default."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from api.errors import InputError
+
+CONFIG_PATH_VARIABLE = "CIDERMILL_CONFIG"
+
+
+def default_data_dir() -> Path:
+    """Where the ledger, converted models and the private server's files live."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "cidermill"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "cidermill"
+
+
+def config_path() -> Path:
+    """The TOML file: $CIDERMILL_CONFIG, else ~/.config/cidermill/config.toml."""
+    named = os.environ.get(CONFIG_PATH_VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "cidermill" / "config.toml"
+
+
+class Settings(BaseSettings):
+    """Every setting of every command. `cidermill config` shows each value and where it came from."""
+
+    model_config = SettingsConfigDict(env_prefix="CIDERMILL_", extra="forbid", validate_default=True)
+
+    redis_url: SecretStr | None = Field(
+        None, description="Redis of the fleet (redis://, rediss:// or unix://); unset: a private server on this machine"
+    )
+    data_dir: Path = Field(default_factory=default_data_dir, description="ledger, converted models, private server")
+    model: str = Field("smollm2", description="model of new batches and of workers: NAME[@DTYPE]")
+    default_max_tokens: int = Field(1024, ge=1, description="cap on completion tokens where a request names none")
+    max_tree_nodes: int = Field(16, ge=1, le=32, description="largest draft tree; 1 turns speculation off")
+    prefill_chunk: int = Field(2048, ge=1, description="prompt tokens in one prefill pass")
+    lease_seconds: float = Field(45, ge=2, description="silence after which a worker's request goes to another worker")
+    heartbeat_seconds: float = Field(5, gt=0, description="time between a worker's signs of life")
+    max_attempts: int = Field(2, ge=1, description="workers that a request may lose before it is set aside")
+    request_timeout_seconds: float = Field(3600, gt=0, description="wall time of one request at most")
+    max_line_bytes: int = Field(8 * 2**20, ge=1024, description="longest input line")
+
+    flags: ClassVar[dict[str, Any]] = {}
+
+    @property
+    def ledger_path(self) -> Path:
+        return self.data_dir / "ledger.sqlite3"
+
+    @property
+    def models_dir(self) -> Path:
+        return self.data_dir / "models"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_path())
+
+
+class SettingOrigin(BaseModel):
+    """One row of `cidermill config`."""
+
+    name: str
+    value: str
+    source: str
+    description: str
+
+
+def load_settings(**flags: Any) -> Settings:
+    """Settings with `flags` on top; a flag that is None was not given.
+
+    Raises InputError that names the setting, its value and its source.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else "settings"
+        raise InputError(f"setting {name} ({_source_of(name, given)}): {first['msg']}") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{config_path()}: cannot be read as TOML: {error}") from error
+
+
+def explain_settings(settings: Settings, **flags: Any) -> list[SettingOrigin]:
+    """Each setting with its value (secrets redacted) and the source that won."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    return [
+        SettingOrigin(
+            name=name,
+            value=_shown(getattr(settings, name)),
+            source=_source_of(name, given),
+            description=field.description or "",
+        )
+        for name, field in Settings.model_fields.items()
+    ]
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "(unset)"
+    if isinstance(value, SecretStr):
+        from api.queue.connection import redacted
+
+        return redacted(value.get_secret_value())
+    return str(value)
+
+
+def _source_of(name: str, flags: dict[str, Any]) -> str:
+    if name in flags:
+        return "flag"
+    if any(variable.upper() == f"CIDERMILL_{name.upper()}" for variable in os.environ):
+        return "environment"
+    path = config_path()
+    if path.is_file():
+        import tomllib
+
+        try:
+            if name in tomllib.loads(path.read_text("utf-8")):
+                return str(path)
+        except (OSError, ValueError):
+            return str(path)
+    return "default"
