@@ -87,7 +87,7 @@ class SamplingParams(Contract):
     top_k: int | None = Field(None, ge=0)
     min_p: float | None = Field(None, ge=0, le=1)
     repetition_penalty: float | None = Field(None, gt=0)
-    repetition_context_size: int | None = Field(None, gt=0)
+    penalty_context_size: int | None = Field(None, gt=0)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     logit_bias: dict[int, float] | None = None

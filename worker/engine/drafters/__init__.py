@@ -1,0 +1,1 @@
+"""Drafters: sources of guesses for the next tokens, all behind the protocol of `protocol`."""
