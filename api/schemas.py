@@ -42,7 +42,12 @@ class FunctionCall(Contract):
         """OpenAI sends arguments as a JSON string; chat templates take the object."""
         from pydantic_core import from_json
 
-        return from_json(value) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        try:
+            return from_json(value)
+        except ValueError as error:
+            raise ValueError(f"the string is not JSON: {error}") from error
 
 
 class ToolCall(Contract):
@@ -59,7 +64,7 @@ def _join_parts(content: object) -> object:
     for number, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
         if kind != "text" or not isinstance(part.get("text"), str):
-            raise ValueError(f"part {number} is {kind!r}, and this model takes text parts only")
+            raise ValueError(f"part {number} is {kind!r}, which is not supported: text parts only")
         texts.append(part["text"])
     return "".join(texts)
 
@@ -114,11 +119,13 @@ class RequestBody(SamplingParams):
     stop: strings; the text ends before the earliest match. stop_token_ids: ids that end the text like the end token.
     seed: of the sampling noise; None = derived from the request id.
     thinking_budget: reasoning tokens after which the end of reasoning is forced.
+    raw: whether `prompt` goes to the model as it is; else a bare prompt becomes one user message.
     """
 
     model: str | None = Field(None, min_length=1)
     messages: list[ChatMessage] | None = None
     prompt: str | None = None
+    raw: bool = False
     tools: list[dict[str, JsonValue]] | None = None
     tool_choice: Literal["none", "auto"] | None = None
     max_tokens: int | None = Field(None, ge=1)
@@ -141,10 +148,14 @@ class RequestBody(SamplingParams):
     @model_validator(mode="before")
     @classmethod
     def _openai_names(cls, data: Any) -> Any:
-        """Fold OpenAI's second names into one: max_completion_tokens, a single stop string, kept fields."""
+        """Fold OpenAI's second names into one: max_completion_tokens, a single stop string, kept fields.
+
+        A null is a value not asked for, as in OpenAI's own schema (`"n": null` in a dump of their client's model).
+        """
         if not isinstance(data, dict):
             return data
-        body = dict(data)
+        known = {*cls.model_fields, "max_completion_tokens"}
+        body = {name: value for name, value in data.items() if value is not None or name not in known}
         if "max_completion_tokens" in body:
             other = body.pop("max_completion_tokens")
             if body.get("max_tokens", other) != other:
@@ -152,11 +163,9 @@ class RequestBody(SamplingParams):
             body["max_tokens"] = other
         if isinstance(body.get("stop"), str):
             body["stop"] = [body["stop"]]
-        elif body.get("stop", ()) is None:
-            del body["stop"]
         kept = {name: body.pop(name) for name in PASSTHROUGH_FIELDS & body.keys()}
-        if kept:
-            body["passthrough"] = {**body.get("passthrough", {}), **kept}
+        if kept and isinstance(body.setdefault("passthrough", {}), dict):
+            body["passthrough"] = {**body["passthrough"], **kept}
         return body
 
     @field_validator("stop")
@@ -172,6 +181,8 @@ class RequestBody(SamplingParams):
             raise ValueError("give either messages or prompt")
         if self.messages is not None and not self.messages:
             raise ValueError("messages is empty")
+        if self.raw and self.prompt is None:
+            raise ValueError("raw goes with prompt, not with messages")
         return self
 
     @property
@@ -183,8 +194,6 @@ class GenerationRequest(RequestBody):
     """A request with its identity: the one argument of the one job that a worker runs."""
 
     request_id: str = Field(pattern=r"^[A-Za-z0-9_-]{1,128}$")
-    raw: bool = False
-    """Whether `prompt` goes to the model as it is; else a bare prompt becomes one user message."""
 
 
 class Usage(Contract):
