@@ -105,7 +105,7 @@ class SamplingParams(Contract):
         try:
             return {int(token): bias for token, bias in value.items()}
         except (TypeError, ValueError) as error:
-            raise ValueError("logit_bias maps token ids to numbers") from error
+            raise ValueError("a key is not a token id; token ids map to numbers") from error
 
 
 class ResponseFormat(Contract):
@@ -177,8 +177,10 @@ class RequestBody(SamplingParams):
 
     @model_validator(mode="after")
     def _one_input(self) -> RequestBody:
-        if (self.messages is None) == (self.prompt is None):
-            raise ValueError("give either messages or prompt")
+        if self.messages is None and self.prompt is None:
+            raise ValueError("messages or prompt is missing")
+        if self.messages is not None and self.prompt is not None:
+            raise ValueError("messages and prompt are both given; give one of them")
         if self.messages is not None and not self.messages:
             raise ValueError("messages is empty")
         if self.raw and self.prompt is None:
