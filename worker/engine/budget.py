@@ -6,7 +6,7 @@ maximise tokens per millisecond, (1 + sum of v) / (c(n) + draft cost). One node,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +27,7 @@ class CostCurve:
     milliseconds: tuple[float, ...]
 
     @classmethod
-    def fit(cls, samples: dict[int, Sequence[float]]) -> CostCurve:
+    def fit(cls, samples: Mapping[int, Sequence[float]]) -> CostCurve:
         """The curve of the medians of `samples` (nodes -> milliseconds), made monotone."""
         nodes = tuple(sorted(samples))
         medians = [float(np.median(samples[n])) for n in nodes]

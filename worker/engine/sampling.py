@@ -1,0 +1,245 @@
+"""From a node's logits to the target's draw.
+
+Order, as in mlx-lm: logit bias and penalties on the logits, log-softmax, then top-p, min-p and top-k on the
+probabilities, temperature last. The draw is Gumbel-max: argmax of log p / T + g with noise g keyed by (seed, absolute
+position, token id) (`philox`). It equals a sample from softmax(log p / T), and the text of a seed does not depend on
+how many tokens a pass verifies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from worker.engine.philox import gumbel_noise
+
+Row = npt.NDArray[np.float32]
+# Tokens sorted in a first try to find the nucleus; more are sorted only when its mass lies beyond them.
+NUCLEUS_TRY = 1024
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Resolved sampling values.
+
+    temperature 0 is greedy. Off: top_k 0, top_p 1, min_p 0, presence and frequency penalty 0, repetition penalty 1.
+
+    penalty_context_size: how many of the last tokens of prompt and completion the penalties look at.
+    seed: 64 bits. suppressed: ids that may not end the text before `min_tokens` completion tokens.
+    thinking_budget: completion tokens within the reasoning after which `think_end` is forced.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalty_context_size: int = 20
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    seed: int = 0
+    min_tokens: int = 0
+    suppressed: frozenset[int] = frozenset()
+    thinking_budget: int | None = None
+    think_start: int | None = None
+    think_end: int | None = None
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether a row's processing depends on the tokens before it."""
+        return (
+            self.repetition_penalty != 1.0
+            or self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+            or (self.min_tokens > 0 and bool(self.suppressed))
+            or self.thinking_budget is not None
+        )
+
+
+@dataclass(frozen=True)
+class History:
+    """Tokens before a draw: the prompt, the completion, and those that the running pass has emitted already."""
+
+    prompt: Sequence[int]
+    completion: Sequence[int]
+    emitted: Sequence[int] = ()
+
+    @property
+    def position(self) -> int:
+        """Absolute position of the token to be drawn."""
+        return len(self.prompt) + len(self.completion) + len(self.emitted)
+
+    @property
+    def completion_length(self) -> int:
+        return len(self.completion) + len(self.emitted)
+
+    def last(self, size: int) -> list[int]:
+        emitted = list(self.emitted[-size:])
+        if len(emitted) < size:
+            emitted = [*self.completion[len(emitted) - size :], *emitted]
+        if len(emitted) < size:
+            emitted = [*self.prompt[len(emitted) - size :], *emitted]
+        return emitted
+
+
+class Draws:
+    """The target's draws over one verified pass of [N, vocabulary] logits, one node at a time.
+
+    Rows whose processing needs no history are processed together on the device, and greedy ones come back as N ids.
+    """
+
+    def __init__(self, sampling: Sampling, logits: mx.array) -> None:
+        self._sampling = sampling
+        self._logits = logits
+        self._rows: dict[int, Row] = {}
+        self._greedy: list[int] | None = None
+        self._logprobs: mx.array | None = None
+        if not sampling.needs_history:
+            self._logprobs = log_softmax(biased(logits, sampling))
+            if sampling.temperature == 0:
+                self._greedy = mx.argmax(self._logprobs, axis=-1).tolist()  # type: ignore[assignment]
+            else:
+                mx.eval(self._logprobs)
+        else:
+            mx.eval(logits)
+
+    def draw(self, node: int, history: History) -> int:
+        """The token that the target chooses after `node`."""
+        if self._greedy is not None:
+            return self._greedy[node]
+        return draw(self.logprobs(node, history), self._sampling, history.position)
+
+    def logprobs(self, node: int, history: History) -> Row:
+        """Log-probabilities [vocabulary] of `node` after bias and penalties, before any filter and temperature."""
+        if node not in self._rows:
+            if self._logprobs is None:
+                row = log_softmax(processed(self._logits[node : node + 1], self._sampling, history))[0]
+            else:
+                row = self._logprobs[node]
+            self._rows[node] = np.array(row.astype(mx.float32))
+        return self._rows[node]
+
+
+def log_softmax(logits: mx.array) -> mx.array:
+    """logits - logsumexp(logits), in the logits' own type.
+
+    Rounding in this subtraction can merge close logits into ties; plain decoding takes its argmax after it, so we do.
+    """
+    return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+
+
+def biased(logits: mx.array, sampling: Sampling) -> mx.array:
+    """Logits [N, vocabulary] plus the logit bias."""
+    if not sampling.logit_bias:
+        return logits
+    ids = mx.array(list(sampling.logit_bias))
+    return logits.at[:, ids].add(mx.array(list(sampling.logit_bias.values())).astype(logits.dtype))
+
+
+def processed(logits: mx.array, sampling: Sampling, history: History) -> mx.array:
+    """One row of logits [1, vocabulary] after bias, penalties and forced or suppressed tokens."""
+    row = penalised(biased(logits, sampling), sampling, history.last(sampling.penalty_context_size))
+    if history.completion_length < sampling.min_tokens and sampling.suppressed:
+        row = _masked(row, sorted(sampling.suppressed))
+    if _thinking_is_over(sampling, history):
+        assert sampling.think_end is not None
+        row = mx.where(mx.arange(row.shape[-1]) == sampling.think_end, mx.zeros_like(row), -math.inf)
+    return row
+
+
+def penalised(row: mx.array, sampling: Sampling, context: Sequence[int]) -> mx.array:
+    """Repetition (arXiv:1909.05858), presence and frequency penalties of a row [1, vocabulary] over `context`.
+
+    Repetition divides a positive logit and multiplies a negative one; presence subtracts once per distinct token,
+    frequency once per occurrence.
+    """
+    if not context:
+        return row
+    counts: dict[int, int] = {}
+    for token in context:
+        counts[token] = counts.get(token, 0) + 1
+    ids = mx.array(list(counts))
+    chosen = row[:, ids]
+    if sampling.repetition_penalty != 1.0:
+        penalty = sampling.repetition_penalty
+        chosen = mx.where(chosen < 0, chosen * penalty, chosen / penalty)
+    if sampling.presence_penalty:
+        chosen = chosen - sampling.presence_penalty
+    if sampling.frequency_penalty:
+        chosen = chosen - (mx.array(list(counts.values())) * sampling.frequency_penalty).astype(row.dtype)
+    # A new array: the row belongs to the pass, whose other nodes read it too.
+    return mx.put_along_axis(row, ids[None], chosen.astype(row.dtype), axis=-1)
+
+
+def draw(logprobs: Row, sampling: Sampling, position: int) -> int:
+    """Choose a token from log-probabilities [vocabulary]: greedy, or the keyed Gumbel-max draw."""
+    if sampling.temperature == 0:
+        return int(np.argmax(logprobs))
+    tokens = candidates(logprobs, sampling)
+    scores = logprobs[tokens].astype(np.float64) / sampling.temperature
+    return int(tokens[np.argmax(scores + gumbel_noise(sampling.seed, position, tokens))])
+
+
+def candidates(logprobs: Row, sampling: Sampling) -> npt.NDArray[np.int64]:
+    """Ids that survive top-p, then min-p, then top-k, ascending."""
+    threshold = -np.inf
+    if sampling.top_p < 1:
+        threshold = nucleus_threshold(logprobs, sampling.top_p)
+    if sampling.min_p > 0:
+        threshold = max(threshold, float(logprobs.max()) + math.log(sampling.min_p))
+    tokens = np.flatnonzero((logprobs >= threshold) & (logprobs > -np.inf))
+    if 0 < sampling.top_k < len(tokens):
+        best = np.argsort(-logprobs[tokens], kind="stable")[: sampling.top_k]
+        tokens = np.sort(tokens[best])
+    return tokens
+
+
+def nucleus_threshold(logprobs: Row, top_p: float) -> float:
+    """Log-probability of the least likely token of the nucleus: the mass above it is still below `top_p`."""
+    total = float(np.exp(logprobs, dtype=np.float64).sum())
+    size = min(NUCLEUS_TRY, len(logprobs))
+    while True:
+        top = np.sort(np.partition(logprobs, len(logprobs) - size)[len(logprobs) - size :])[::-1]
+        mass = np.cumsum(np.exp(top, dtype=np.float64))
+        kept = 1 + int(np.count_nonzero(mass[:-1] < top_p * total))
+        if kept < size or size == len(logprobs):
+            return float(top[kept - 1])
+        size = min(8 * size, len(logprobs))
+
+
+def _thinking_is_over(sampling: Sampling, history: History) -> bool:
+    if sampling.thinking_budget is None or sampling.think_end is None:
+        return False
+    spent = reasoning_tokens([*history.completion, *history.emitted], history.prompt, sampling)
+    return spent is not None and spent >= sampling.thinking_budget
+
+
+def reasoning_tokens(completion: Sequence[int], prompt: Sequence[int], sampling: Sampling) -> int | None:
+    """Completion tokens within a reasoning that is still open; None when none is.
+
+    It is open from the last start marker on, which may stand in the prompt, until an end marker.
+    """
+    spent = 0
+    for token in reversed(completion):
+        if token == sampling.think_end:
+            return None
+        if token == sampling.think_start:
+            return spent
+        spent += 1
+    for token in reversed(prompt):
+        if token == sampling.think_end:
+            return None
+        if token == sampling.think_start:
+            return spent
+    return None
+
+
+def _masked(row: mx.array, ids: Sequence[int]) -> mx.array:
+    index = mx.array([list(ids)])
+    return mx.put_along_axis(row, index, mx.full(index.shape, -math.inf, dtype=row.dtype), axis=-1)
