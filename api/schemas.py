@@ -10,12 +10,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 
+from api.choices import PRIORITIES as PRIORITIES
+from api.choices import Priority as Priority
 from api.states import BatchState, RequestState
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions"]
 FinishReason = Literal["stop", "length", "cancelled"]
-Priority = Literal["high", "normal", "low"]
-PRIORITIES: tuple[Priority, ...] = ("high", "normal", "low")
 
 MAX_STOPS = 64
 MAX_TOP_LOGPROBS = 20
