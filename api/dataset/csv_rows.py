@@ -63,7 +63,7 @@ class CsvTable:
 
     def _header(self) -> list[str]:
         try:
-            return next((values for values in self._reader if values), [])
+            return next((names for names in self._reader if any(name.strip() for name in names)), [])
         except (csv.Error, _TooLongError) as error:
             raise InputError(f"{self._name}: line 1: the header cannot be read: {error}") from error
 

@@ -73,11 +73,11 @@ def physical_lines(stream: BinaryIO, name: str, max_line_bytes: int) -> Iterator
 
 def _measure(stream: BinaryIO, raw: bytes, limit: int) -> tuple[int, bool]:
     """Bytes of the line that starts with `raw`, and whether a line feed ends it; reads on to the end of a long one."""
-    before = 0
-    while len(raw) > limit and not raw.endswith(b"\n"):
-        before, raw = before + len(raw), stream.readline(_SKIP_BYTES)
-        limit = 0
-    return before + len(raw.removesuffix(b"\n").removesuffix(b"\r")), raw.endswith(b"\n")
+    size, tail = len(raw), raw[-2:]
+    while size > limit and not tail.endswith(b"\n") and (raw := stream.readline(_SKIP_BYTES)):
+        size, tail = size + len(raw), (tail + raw)[-2:]
+    line_end = len(tail) - len(tail.removesuffix(b"\n").removesuffix(b"\r"))
+    return size - line_end, tail.endswith(b"\n")
 
 
 def _decoded(raw: bytes, name: str, number: int) -> str:
