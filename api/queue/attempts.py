@@ -1,0 +1,42 @@
+"""How often a request was started, and which workers it has lost. Kept beside RQ's own count, which has no names."""
+
+from typing import cast
+
+from redis import Redis
+
+KEEP_SECONDS = 7 * 24 * 3600
+MOST_NAMES = 100
+
+
+def attempts_key(request_id: str) -> str:
+    return f"cidermill:attempts:{request_id}"
+
+
+def lost_key(request_id: str) -> str:
+    return f"cidermill:lost:{request_id}"
+
+
+def begin(connection: Redis, request_id: str) -> int:
+    """Count a start; returns the number of this attempt, from 1."""
+    with connection.pipeline() as pipeline:
+        pipeline.incr(attempts_key(request_id))
+        pipeline.expire(attempts_key(request_id), KEEP_SECONDS)
+        return cast(int, pipeline.execute()[0])
+
+
+def take_back(connection: Redis, request_id: str) -> None:
+    """Forget a start: its worker handed the request back."""
+    connection.decr(attempts_key(request_id))
+
+
+def note_lost(connection: Redis, request_id: str, worker: str) -> None:
+    """Remember that `worker` died while it ran the request."""
+    connection.rpush(lost_key(request_id), worker)
+    connection.ltrim(lost_key(request_id), -MOST_NAMES, -1)
+    connection.expire(lost_key(request_id), KEEP_SECONDS)
+
+
+def lost_workers(connection: Redis, request_id: str) -> tuple[str, ...]:
+    """The workers that died on the request, first to last."""
+    names = cast(list[bytes], connection.lrange(lost_key(request_id), 0, -1))
+    return tuple(name.decode("utf-8", "replace") for name in names)

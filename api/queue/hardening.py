@@ -1,0 +1,109 @@
+"""A job class for which a queue entry is data. Whoever can write to Redis can forge an entry; none may run code.
+
+RQ imports the function, the callbacks and the webhooks that an entry names, and an entry that it cannot read stops
+every worker in turn. Here only the fields that a generation needs are read at all, and an entry that does not
+parse is set aside. Which function may run is decided by the worker's subclass alone (worker/rq_worker.py).
+"""
+
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Any, NoReturn, cast
+
+from redis.exceptions import ResponseError
+from rq.exceptions import NoSuchJobError
+from rq.job import Job, JobStatus
+from rq.utils import as_text
+
+from api.queue.leases import LeaseRegistry
+from api.queue.quarantine import UnreadableJob
+
+JOB_NAME = "cidermill.generate"
+"""The only function name that is ever run."""
+
+MAX_ENTRY_BYTES = 64 * 2**20
+STORED_FIELDS = (
+    "created_at",
+    "data",
+    "description",
+    "ended_at",
+    "enqueue_at_front_on_retry",
+    "enqueued_at",
+    "failure_ttl",
+    "last_heartbeat",
+    "number_of_retries",
+    "origin",
+    "result_ttl",
+    "retries_left",
+    "started_at",
+    "status",
+    "timeout",
+    "worker_name",
+)
+_REQUIRED_FIELDS = frozenset({"data", "origin", "status", "timeout"})
+_VALID_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+def valid_id(raw: bytes) -> str | None:
+    """The request id that `raw` spells, or None."""
+    text = raw.decode("ascii", "replace")
+    return text if _VALID_ID.fullmatch(text) else None
+
+
+class SafeJob(Job):
+    """A job that is read with suspicion and that runs nothing."""
+
+    @property
+    def func(self) -> Any:
+        self._refuse()
+
+    @property
+    def started_job_registry(self) -> LeaseRegistry:
+        return LeaseRegistry(self.origin, connection=self.connection, job_class=type(self), serializer=self.serializer)
+
+    def refresh(self) -> None:
+        """Read the known fields. Raises NoSuchJobError, or UnreadableJob when the entry is damaged or forged."""
+        try:
+            self._check_size()
+            values = cast(list[bytes | None], self.connection.hmget(self.key, STORED_FIELDS))
+        except ResponseError as error:
+            raise UnreadableJob(f"job {self.id} is not a hash") from error
+        fields = {name: value for name, value in zip(STORED_FIELDS, values, strict=True) if value is not None}
+        if not fields:
+            raise NoSuchJobError(f"no such job: {self.id}")
+        self.restore(fields)
+
+    def restore(self, raw_data: Mapping[Any, bytes]) -> None:
+        """Take over the known fields; the names of callbacks, webhooks, groups and the like never get in."""
+        try:
+            named = {as_text(name): value for name, value in raw_data.items()}
+            fields = {name: value for name, value in named.items() if name in STORED_FIELDS and value}
+            missing = _REQUIRED_FIELDS - fields.keys()
+            if missing:
+                raise ValueError(f"no {', '.join(sorted(missing))}")
+            _check_inflated_size(fields["data"])
+            super().restore(fields)
+            if self._status == JobStatus.CREATED or not self.timeout or self.timeout < 1:
+                raise ValueError("status or timeout out of range")
+        except Exception as error:  # whatever a forged field provokes
+            raise UnreadableJob(f"job {self.id}: {type(error).__name__}") from error
+
+    def _check_size(self) -> None:
+        with self.connection.pipeline(transaction=False) as pipeline:
+            for name in STORED_FIELDS:
+                pipeline.hstrlen(self.key, name)
+            if sum(pipeline.execute()) > MAX_ENTRY_BYTES:
+                raise UnreadableJob(f"job {self.id} is larger than {MAX_ENTRY_BYTES} bytes")
+
+    def _refuse(self) -> NoReturn:
+        raise PermissionError("the queue entry names a function that this process does not run")
+
+
+def _check_inflated_size(data: bytes) -> None:
+    inflater = zlib.decompressobj()
+    try:
+        inflater.decompress(data, MAX_ENTRY_BYTES)
+    except zlib.error:
+        return  # RQ takes such data as it is
+    if inflater.unconsumed_tail:
+        raise ValueError("data inflate beyond the limit")

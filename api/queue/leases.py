@@ -1,0 +1,114 @@
+"""Leases: a running request belongs to a worker for as long as that worker renews its lease.
+
+RQ's registry of started jobs holds one entry per running request, scored with the time at which the lease ends.
+All times are the Redis server's: Macs whose clocks differ agree on when a lease has ended.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+from redis import Redis
+from redis.exceptions import WatchError
+from rq.exceptions import NoSuchJobError
+from rq.executions import Execution
+from rq.job import Job, JobStatus
+from rq.job_lifecycle import record_job_failure
+from rq.registry import StartedJobRegistry
+
+from api.queue import attempts
+from api.queue.quarantine import UnreadableJob, quarantine
+
+if TYPE_CHECKING:
+    from redis.client import Pipeline
+    from rq.queue import Queue
+
+logger = logging.getLogger("cidermill.queue")
+
+RENEW = """
+if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 0 end
+local now = redis.call('TIME')
+redis.call('ZADD', KEYS[1], now[1] + ARGV[2], ARGV[1])
+redis.call('EXPIRE', KEYS[2], ARGV[2])
+return 1
+"""
+
+
+def server_time(connection: Redis) -> float:
+    """Seconds since the epoch on the Redis server's clock."""
+    seconds, microseconds = connection.time()
+    return seconds + microseconds / 1e6
+
+
+class LeaseRegistry(StartedJobRegistry):
+    """The leases of one queue. Looking at it (`count`, `get_job_ids`) changes nothing, unlike RQ's."""
+
+    def cleanup(self, timestamp: float | None = None, exception_handlers: list[Any] | None = None) -> None:
+        """Do nothing: RQ calls this whenever somebody looks, without a lock, and so doubled jobs. See `reap`."""
+
+    def add_execution(self, execution: Execution, pipeline: "Pipeline", ttl: int = 0, xx: bool = False) -> int:
+        """Start a lease of `ttl` seconds."""
+        ends = server_time(self.connection) + ttl
+        return cast(int, pipeline.zadd(self.key, {execution.composite_key: ends}, xx=xx))
+
+    def holds(self, execution: Execution) -> bool:
+        """Whether the lease still belongs to this execution."""
+        return self.connection.zscore(self.key, execution.composite_key) is not None
+
+    def renew(self, connection: Redis, execution: Execution, ttl: int) -> bool:
+        """Extend the lease to `ttl` seconds from now, over `connection`. False: it was taken away meanwhile."""
+        renewed = connection.eval(RENEW, 2, self.key, execution.key, execution.composite_key, str(ttl))
+        return bool(renewed)
+
+    def reap(self, queue: "Queue") -> None:
+        """Put requests whose lease has ended back at the head of `queue`, or to the failed ones.
+
+        A request with attempts left is queued again; one that has lost its last worker fails, and
+        RequestQueue.set_aside reports it.
+        """
+        for member, job_id in self._ended():
+            try:
+                self._reap_one(member, job_id, queue)
+            except WatchError:
+                logger.debug("request %s moved while its lease was looked at", job_id)
+
+    def _ended(self) -> Iterator[tuple[bytes, str]]:
+        now = server_time(self.connection)
+        for member in cast(list[bytes], self.connection.zrangebyscore(self.key, 0, now)):
+            yield member, member.decode("utf-8", "replace").partition(":")[0]
+
+    def _reap_one(self, member: bytes, job_id: str, queue: "Queue") -> None:
+        """One transaction that fails when the owner renews the lease or ends the job in between."""
+        with self.connection.pipeline() as pipeline:
+            pipeline.watch(self.key, Job.key_for(job_id))  # type: ignore[no-untyped-call]
+            ends = pipeline.zscore(self.key, member)
+            if ends is None or ends > server_time(self.connection):
+                return
+            job = self._started_job(job_id)
+            pipeline.multi()
+            if job is not None:
+                self._move_on(job, queue, pipeline)
+            pipeline.zrem(self.key, member)
+            pipeline.execute()
+            if job is not None:
+                logger.warning(
+                    "request %s lost worker %s; it is now %s", job_id, job.worker_name, job.get_status(False)
+                )
+
+    def _started_job(self, job_id: str) -> Job | None:
+        """The job, when it is really running; an entry of anything else is a leftover."""
+        try:
+            job = self.job_class.fetch(job_id, connection=self.connection, serializer=self.serializer)
+        except UnreadableJob:
+            quarantine(self.connection, job_id, self.name)
+            return None
+        except (NoSuchJobError, ValueError):
+            return None
+        return job if job.get_status(refresh=False) == JobStatus.STARTED else None
+
+    def _move_on(self, job: Job, queue: "Queue", pipeline: "Pipeline") -> None:
+        attempts.note_lost(pipeline, job.id, job.worker_name or "unknown")
+        if job.should_retry:
+            job.retry(queue, pipeline)
+        else:
+            record_job_failure(job, "the workers that ran this request died", pipeline)

@@ -1,0 +1,109 @@
+"""The results stream: workers append events, the recorder reads them as a consumer group.
+
+An event leaves the stream only after it was acknowledged, and it is acknowledged after the ledger has committed it:
+delivery is at least once, and the ledger makes the effect exactly once.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from api.schemas import RequestEvent
+
+RESULTS_STREAM = "cidermill:results"
+GROUP = "recorder"
+FIELD = "event"
+DEAD_CONSUMER_IDLE_MS = 60_000
+
+Entry = tuple[str, RequestEvent | None]
+
+
+def publish(connection: Redis, event: RequestEvent) -> None:
+    """Append an event; given a pipeline, the event is part of its transaction."""
+    connection.xadd(RESULTS_STREAM, {FIELD: event.model_dump_json(exclude_defaults=True)})
+
+
+class ResultsReader:
+    """Reads the stream as one consumer of the group `recorder`.
+
+    consumer: a name that is the same after a restart, so that what was read and not acknowledged is read again.
+    """
+
+    def __init__(self, connection: Redis, consumer: str) -> None:
+        self._connection = connection
+        self._consumer = consumer
+        self._outstanding: set[str] = set()
+        self._restarted = True
+        self._create_group()
+
+    def read(self, *, count: int = 500, block_ms: int = 1000) -> list[Entry]:
+        """Up to `count` entries: own unacknowledged ones, then those of dead consumers, then new ones.
+
+        Waits `block_ms` at most for a new one. The event is None when the entry cannot be parsed.
+        """
+        try:
+            entries = self._unacknowledged(count) or self._abandoned(count) or self._new(count, block_ms)
+        except ResponseError as error:
+            if "NOGROUP" not in str(error):
+                raise
+            # The server lost its data, or somebody deleted the stream: start over with whatever comes.
+            self._create_group()
+            return []
+        self._outstanding.update(entry_id for entry_id, _ in entries)
+        return entries
+
+    def acknowledge(self, entry_ids: Sequence[str]) -> None:
+        """Drop entries from the stream: whatever they said is in the ledger."""
+        if not entry_ids:
+            return
+        with self._connection.pipeline() as pipeline:
+            pipeline.xack(RESULTS_STREAM, GROUP, *entry_ids)
+            pipeline.xdel(RESULTS_STREAM, *entry_ids)
+            pipeline.execute()
+        self._outstanding.difference_update(entry_ids)
+
+    def _create_group(self) -> None:
+        try:
+            self._connection.xgroup_create(RESULTS_STREAM, GROUP, id="0", mkstream=True)
+        except ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+
+    def _unacknowledged(self, count: int) -> list[Entry]:
+        if not self._restarted and not self._outstanding:
+            return []
+        self._restarted = False
+        entries = self._group_read("0", count, None)
+        if not entries:
+            self._outstanding.clear()
+        return entries
+
+    def _abandoned(self, count: int) -> list[Entry]:
+        claimed: Any = self._connection.xautoclaim(
+            RESULTS_STREAM, GROUP, self._consumer, min_idle_time=DEAD_CONSUMER_IDLE_MS, count=count
+        )
+        return _parsed(claimed[1])
+
+    def _new(self, count: int, block_ms: int) -> list[Entry]:
+        # For Redis a block of 0 is for ever.
+        return self._group_read(">", count, max(1, block_ms))
+
+    def _group_read(self, start: str, count: int, block_ms: int | None) -> list[Entry]:
+        answer: Any = self._connection.xreadgroup(
+            GROUP, self._consumer, {RESULTS_STREAM: start}, count=count, block=block_ms
+        )
+        return _parsed(answer[0][1]) if answer else []
+
+
+def _parsed(entries: Iterable[tuple[bytes, Mapping[bytes, bytes] | None]]) -> list[Entry]:
+    return [(entry_id.decode(), _event(fields)) for entry_id, fields in entries]
+
+
+def _event(fields: Mapping[bytes, bytes] | None) -> RequestEvent | None:
+    try:
+        return RequestEvent.model_validate_json((fields or {}).get(FIELD.encode(), b""))
+    except ValidationError:
+        return None

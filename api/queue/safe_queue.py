@@ -1,0 +1,175 @@
+"""A queue whose entries survive the death of whoever holds them, at every moment.
+
+A request that is taken moves, in one step, from its queue to an intermediate list, and leaves that when its worker
+has a lease. What stays in the intermediate list lost its worker in between, and is given back.
+"""
+
+import logging
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+
+from redis import Redis
+from rq import Queue
+from rq.exceptions import DequeueTimeout, NoSuchJobError
+from rq.intermediate_queue import IntermediateQueue
+from rq.job import Job, JobStatus
+from rq.serializers import JSONSerializer
+from rq.worker_registration import clean_worker_registry
+
+from api.queue.hardening import SafeJob, valid_id
+from api.queue.leases import LeaseRegistry
+from api.queue.quarantine import UnreadableJob, quarantine
+
+if TYPE_CHECKING:
+    from rq.worker import BaseWorker
+
+logger = logging.getLogger("cidermill.queue")
+
+POLL_SECONDS = 0.5
+GRACE_SECONDS = 10
+"""How long an entry stays in the intermediate list before it counts as stranded."""
+FIRST_SEEN_SECONDS = 3600
+CLEANING_SECONDS = 30
+SETTLING_SECONDS = 60.0
+"""Uptime of the server below which nobody's lease is ended: after an outage the owners get time to renew."""
+
+GIVE_BACK = """
+if redis.call('LREM', KEYS[1], 1, ARGV[1]) == 1 then redis.call('LPUSH', KEYS[2], ARGV[1]) end
+redis.call('DEL', KEYS[3])
+"""
+
+
+class Handover(IntermediateQueue):
+    """The intermediate list: requests that were taken by a worker that has no lease yet."""
+
+    def should_be_cleaned_up(self, job_id: str) -> bool:
+        """Whether the entry was first seen more than the grace ago, on the server's clock."""
+        left = self.connection.ttl(self.get_first_seen_key(job_id))
+        return 0 <= left <= FIRST_SEEN_SECONDS - GRACE_SECONDS
+
+    def set_first_seen(self, job_id: str) -> bool:
+        """Note that the entry is there; True when it was not noted before."""
+        key = self.get_first_seen_key(job_id)
+        return bool(self.connection.set(key, 1, nx=True, ex=FIRST_SEEN_SECONDS))
+
+    def cleanup(self, worker: "BaseWorker | None", queue: Queue) -> None:
+        """Give stranded requests back at the head of their queue; no attempt is used up."""
+        started = set(queue.started_job_registry.get_job_ids(cleanup=False))
+        for entry in cast(list[bytes], self.connection.lrange(self.key, 0, -1)):
+            job_id = valid_id(entry)
+            if job_id is None or not _is_queued(queue, job_id):
+                if job_id not in started:
+                    self.connection.lrem(self.key, 1, cast(str, entry))
+            elif job_id not in started and not self.set_first_seen(job_id) and self.should_be_cleaned_up(job_id):
+                logger.warning("request %s was stranded on its way to a worker; given back", job_id)
+                keys = (self.key, self.queue_key, self.get_first_seen_key(job_id))
+                self.connection.eval(GIVE_BACK, 3, *keys, job_id)
+
+
+class SafeQueue(Queue):
+    """One queue, `<model>:<priority>`. Always JSON, always SafeJob or a subclass of it."""
+
+    job_class = SafeJob
+
+    def __init__(
+        self, name: str, connection: Redis, *, settling_seconds: float = SETTLING_SECONDS, **options: Any
+    ) -> None:
+        """settling_seconds: see SETTLING_SECONDS. options: RQ's; the serializer cannot be chosen."""
+        options["serializer"] = JSONSerializer
+        super().__init__(name, connection=connection, **options)
+        self._settling_seconds = settling_seconds
+
+    @property
+    def started_job_registry(self) -> LeaseRegistry:
+        return LeaseRegistry(queue=self, job_class=self.job_class)
+
+    @property
+    def intermediate_queue(self) -> Handover:
+        return Handover(self.key, connection=self.connection)
+
+    def acquire_maintenance_lock(self) -> bool:
+        """Whether this process may clean now. Never soon after a start of the server."""
+        if self.connection.info("server")["uptime_in_seconds"] < self._settling_seconds:
+            return False
+        return bool(self.connection.set(self.registry_cleaning_key, 1, nx=True, ex=CLEANING_SECONDS))
+
+    def clean(self) -> None:
+        """Bring back requests of dead workers, unless another process is at it.
+
+        RQ's own pass also follows dependencies, groups and rate limits, which nobody here uses and anybody could forge.
+        """
+        if not self.acquire_maintenance_lock():
+            return
+        try:
+            self.started_job_registry.reap(self)
+            self.intermediate_queue.cleanup(None, self)
+            self.failed_job_registry.cleanup()
+            self.finished_job_registry.cleanup()
+            with suppress(UnicodeDecodeError):  # a forged worker name
+                clean_worker_registry(self)
+        finally:
+            self.release_maintenance_lock()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def dequeue_any(
+        cls,
+        queues: Iterable[Queue],
+        timeout: int | None,
+        connection: Redis,  # noqa: ARG003 - RQ passes what the queues already have
+        job_class: type[Job] | None = None,
+        serializer: Any = None,  # noqa: ARG003
+        death_penalty_class: Any = None,  # noqa: ARG003
+    ) -> tuple[Job, Queue] | None:
+        """Take the first request, queues in the given order. timeout: seconds to wait; None = not at all.
+
+        RQ's own way for several queues (BLPOP) loses the request of a worker that dies right after it.
+        """
+        ordered = list(queues)
+        end = time.monotonic() + (timeout or 0)
+        while True:
+            for queue in ordered:
+                job = _take(queue, job_class or cls.job_class)
+                if job is not None:
+                    return job, queue
+            if timeout is None:
+                return None
+            left = end - time.monotonic()
+            if left <= 0:
+                raise DequeueTimeout(timeout, [queue.key for queue in ordered])
+            time.sleep(min(POLL_SECONDS, left))
+
+
+def _take(queue: Queue, job_class: type[Job]) -> Job | None:
+    """Move entries to the intermediate list until one of them is a request that is really queued."""
+    key = queue.intermediate_queue_key
+    while (entry := cast(bytes | None, queue.connection.lmove(queue.key, key))) is not None:
+        job = _queued_job(queue, job_class, entry)
+        if job is not None:
+            return job
+        queue.connection.lrem(key, 1, cast(str, entry))
+    return None
+
+
+def _queued_job(queue: Queue, job_class: type[Job], entry: bytes) -> Job | None:
+    """The job of a list entry; None for what is cancelled, listed twice, gone, damaged or forged."""
+    job_id = valid_id(entry)
+    if job_id is None:
+        logger.warning("queue %s held an entry that is no request id; dropped", queue.name)
+        return None
+    try:
+        job = job_class.fetch(job_id, connection=queue.connection, serializer=queue.serializer)
+        if job.origin != queue.name:
+            raise UnreadableJob(job_id)
+    except UnreadableJob:
+        quarantine(queue.connection, job_id, queue.name)
+        return None
+    except NoSuchJobError:
+        return None
+    return job if job.get_status(refresh=False) == JobStatus.QUEUED else None
+
+
+def _is_queued(queue: Queue, job_id: str) -> bool:
+    status = cast(bytes | None, queue.connection.hget(Job.key_for(job_id), "status"))
+    return status == JobStatus.QUEUED.value.encode()
