@@ -1,0 +1,215 @@
+"""Batches: submit them, look at them, take their results, cancel them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.states import OPEN_BATCH_STATES
+from cli.commands.running import (
+    Input,
+    MaxTokens,
+    Output,
+    OutputFormat,
+    PriorityOption,
+    SkipInvalid,
+    Temperature,
+    TemplateOption,
+    dataset_of,
+    default_output,
+)
+from cli.options import BatchId, DataDir, Model, RedisUrl, Workspace
+
+if TYPE_CHECKING:
+    from api.ledger.records import RecordedRequest
+    from api.schemas import Batch
+
+OptionalBatch = Annotated[
+    str | None, typer.Argument(metavar="[BATCH]", help="Batch id, the start of one, or 'latest'.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        epilog="Example: cidermill submit prompts.jsonl --redis redis://mill:6379 -m mlx-community/Qwen3-4B-4bit"
+    )(submit)
+    app.command(epilog="Example: cidermill status latest")(status)
+    app.command(epilog="Example: cidermill results latest -o answers.csv --format csv")(results)
+    app.command(epilog="Example: cidermill stats latest")(stats)
+    app.command(epilog="Example: cidermill show batch_01J9ZK2V9E8QX4T6M3B7N5C1D0-17")(show)
+    app.command(epilog="Example: cidermill cancel latest")(cancel)
+
+
+def submit(
+    input_path: Input,
+    output: Output = None,
+    model: Model = None,
+    output_format: OutputFormat = "openai",
+    template: TemplateOption = None,
+    priority: PriorityOption = "normal",
+    skip_invalid: SkipInvalid = False,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    redis: RedisUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Put a file of prompts on the queue of a fleet and return.
+
+    The whole file is validated first; then the ledger has the batch, then Redis. Workers and `record` do the rest.
+    """
+    from api import submission
+
+    workspace = Workspace(data_dir=data_dir, redis=redis, model=model)
+    queue = workspace.queue(workspace.connect())
+    batch = submission.submit(
+        workspace.ledger,
+        queue,
+        dataset_of(workspace, input_path, template, {"max_tokens": max_tokens, "temperature": temperature}),
+        model=workspace.settings.model,
+        priority=priority,
+        output_path=output or default_output(input_path, output_format),
+        output_format=output_format,
+        skip_invalid=skip_invalid,
+    )
+    _emit_batches([batch])
+
+
+def status(batch: OptionalBatch = None, redis: RedisUrl = None, data_dir: DataDir = None) -> None:
+    """Show batches by state, or one batch with its workers and its queue."""
+    workspace = Workspace(data_dir=data_dir, redis=redis)
+    if batch is None:
+        _emit_batches(workspace.ledger.batches())
+        return
+    found = workspace.ledger.batch(workspace.ledger.resolve(batch))
+    _emit_batches([found])
+    if workspace.redis_url and found.state in OPEN_BATCH_STATES:
+        _emit_fleet(workspace, found.model)
+
+
+def results(
+    batch: BatchId = "latest",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file.  [default: standard output]")] = None,
+    output_format: OutputFormat = "openai",
+    data_dir: DataDir = None,
+) -> None:
+    """Write the answers of a batch, in input order; of an unfinished one those that are there."""
+    from api.dataset.writer import write_results
+    from api.states import FINAL_REQUEST_STATES
+
+    ledger = Workspace(data_dir=data_dir).ledger
+    rows = ledger.results(ledger.resolve(batch), states=FINAL_REQUEST_STATES)
+    count = write_results(rows, output if str(output) != "-" else None, output_format)
+    typer.echo(f"{count} answers", err=True)
+
+
+def stats(batch: BatchId = "latest", data_dir: DataDir = None) -> None:
+    """Show what a batch cost: tokens, rates, acceptance, tokens per pass, phases, failures, workers."""
+    from cli.summary import show_summary
+
+    ledger = Workspace(data_dir=data_dir).ledger
+    found = ledger.batch(ledger.resolve(batch))
+    show_summary(found, ledger.stats(found.id), None)
+
+
+def show(
+    request: Annotated[
+        str, typer.Argument(metavar="REQUEST", help="Request id: batch id, a hyphen, the index from 0.")
+    ],
+    data_dir: DataDir = None,
+) -> None:
+    """Show one request: what was asked, what came, how it went."""
+    from cli.output import emit_json, piped
+
+    row = Workspace(data_dir=data_dir).ledger.request(request)
+    if piped():
+        emit_json(_whole(row))
+    else:
+        _print_request(row)
+
+
+def cancel(batch: BatchId, redis: RedisUrl = None, data_dir: DataDir = None) -> None:
+    """Cancel what of a batch is not finished; finished answers stay."""
+    workspace = Workspace(data_dir=data_dir, redis=redis)
+    batch_id = workspace.ledger.resolve(batch)
+    cancelled = workspace.ledger.cancel(batch_id)
+    if workspace.redis_url:
+        workspace.queue(workspace.connect()).cancel(cancelled, batch_id=batch_id)
+    typer.echo(f"{len(cancelled)} requests of {batch_id} cancelled", err=True)
+    _emit_batches([workspace.ledger.batch(batch_id)])
+
+
+def _emit_batches(batches: list[Batch]) -> None:
+    from cli.output import emit
+
+    columns = {
+        "id": "batch",
+        "state": "state",
+        "model": "model",
+        "done": "finished",
+        "failed": "failed",
+        "created": "created",
+    }
+    emit((_batch_row(batch) for batch in batches), columns)
+
+
+def _batch_row(batch: Batch) -> dict[str, Any]:
+    import time
+
+    row = batch.model_dump(mode="json")
+    done = f"{batch.counts.finished}/{batch.counts.total}"
+    created = time.strftime("%Y-%m-%d %H:%M", time.localtime(batch.created_at))
+    return {**row, "done": done, "failed": batch.counts.failed, "created": created}
+
+
+def _emit_fleet(workspace: Workspace, model: str) -> None:
+    from api.queue.presence import live_workers
+    from cli.output import emit
+
+    connection = workspace.connect()
+    depth = workspace.queue(connection).depth(model)
+    emit([{"model": model, **depth}], {"model": "waiting for", "high": "high", "normal": "normal", "low": "low"})
+    workers = [worker.model_dump(mode="json") for worker in live_workers(connection)]
+    serving = [worker for worker in workers if worker["model"] == model]
+    emit(
+        serving, {"name": "worker", "state": "state", "chip": "chip", "request_id": "request", "completed": "completed"}
+    )
+    if not serving:
+        typer.echo(f"no live worker serves {model}; start one: cidermill worker --model {model}", err=True)
+
+
+def _whole(row: RecordedRequest) -> dict[str, Any]:
+    return {
+        "request_id": row.request_id,
+        "custom_id": row.custom_id,
+        "state": str(row.state),
+        "attempts": row.attempts,
+        "worker": row.worker,
+        "body": row.body.model_dump(mode="json", exclude_defaults=True) if row.body else None,
+        "result": row.result.model_dump(mode="json") if row.result else None,
+        "stats": row.stats.model_dump(mode="json") if row.stats else None,
+    }
+
+
+def _print_request(row: RecordedRequest) -> None:
+    from rich.console import Console
+    from rich.pretty import Pretty
+    from rich.rule import Rule
+    from rich.text import Text
+
+    console = Console()
+    console.print(Rule(f"{row.custom_id}  {row.state}", align="left"))
+    if row.body:
+        for message in row.body.messages or []:
+            console.print(Text(f"{message.role}: {message.content}"))
+        if row.body.prompt is not None:
+            console.print(Text(row.body.prompt))
+    if row.result:
+        console.print(Rule("answer", align="left"))
+        console.print(Text(row.result.error.message if row.result.error else row.result.text))
+        console.print(Rule("how", align="left"))
+        hidden = {"text", "token_ids", "logprobs", "request_id"}
+        console.print(Pretty(row.result.model_dump(exclude=hidden, exclude_none=True)))
+    if row.stats:
+        console.print(Pretty(row.stats.model_dump(exclude_none=True)))

@@ -1,0 +1,90 @@
+"""The long-running processes of a fleet: a worker on each Mac, one recorder beside the ledger."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from api.errors import NotFoundError
+from cli.options import DataDir, Model, RedisUrl, Workspace
+
+if TYPE_CHECKING:
+    from redis import Redis
+    from worker.job import GenerationEngine
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog="Example: cidermill worker --redis redis://mill:6379 --model mlx-community/Qwen3-4B-4bit")(
+        worker
+    )
+    app.command(epilog="Example: cidermill record --redis redis://mill:6379")(record)
+
+
+def worker(
+    model: Model = None,
+    redis: RedisUrl = None,
+    data_dir: DataDir = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Start even when requests wait for other models only.")] = False,
+    stop_with_parent: Annotated[bool, typer.Option("--stop-with-parent", hidden=True)] = False,
+) -> None:
+    """Serve one model: take requests from the queue, generate, return results, until told to stop.
+
+    The first SIGTERM or Ctrl-C lets the running request finish, or hands it back; a second one hands it back at once.
+    """
+    workspace = Workspace(data_dir=data_dir, redis=redis, model=model)
+    settings = workspace.settings
+    connection = workspace.connect()
+    if not wait:
+        _check_demand(workspace, connection, settings.model)
+    connection.close()
+    from worker.process import serve
+
+    serve(settings, lambda: load_engine(workspace), stop_with_parent=stop_with_parent)
+
+
+def record(redis: RedisUrl = None, data_dir: DataDir = None) -> None:
+    """Write results from Redis into the ledger, until told to stop. One recorder per ledger."""
+    import signal
+    import threading
+
+    from api.recorder import Recorder
+
+    from api.queue.results import ResultsReader
+    from cli.coordinator import only_one
+
+    workspace = Workspace(data_dir=data_dir, redis=redis)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    connection = workspace.connect()
+    with only_one(workspace):
+        typer.echo(f"recording into {workspace.settings.ledger_path}", err=True)
+        reader = ResultsReader(connection, consumer="record")
+        Recorder(workspace.ledger, workspace.queue(connection), reader).run(stop)
+
+
+def load_engine(workspace: Workspace) -> GenerationEngine:
+    """The engine of the settings' model."""
+    from worker.engine.engine import Engine, EngineOptions
+    from worker.engine.models import ModelSpec
+
+    settings = workspace.settings
+    options = EngineOptions(
+        data_dir=settings.data_dir,
+        max_tree_nodes=settings.max_tree_nodes,
+        prefill_chunk=settings.prefill_chunk,
+        default_max_tokens=settings.default_max_tokens,
+    )
+    return Engine.load(ModelSpec.parse(settings.model), options, lambda message: typer.echo(message, err=True))
+
+
+def _check_demand(workspace: Workspace, connection: Redis, model: str) -> None:
+    """Refuse to wait for a model that nobody asked for while requests wait for others."""
+    demand = workspace.queue(connection).demand()
+    if demand and model not in demand:
+        others = ", ".join(f"{name} ({count})" for name, count in sorted(demand.items()))
+        raise NotFoundError(
+            f"no request waits for {model}; requests wait for {others}: "
+            "start with --model for one of these, or with --wait to wait all the same"
+        )

@@ -1,0 +1,45 @@
+"""This machine: its models, its settings, and whether all is well."""
+
+from __future__ import annotations
+
+import typer
+
+from api.errors import ExitCode
+from cli.options import DataDir, Model, RedisUrl, Workspace
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog="Example: cidermill models")(models)
+    app.command(epilog="Example: CIDERMILL_MODEL=smollm2@bfloat16 cidermill config")(config)
+    app.command(epilog="Example: cidermill doctor --redis redis://mill:6379")(doctor)
+
+
+def models(data_dir: DataDir = None) -> None:
+    """List the models that are on this machine, as --model takes them."""
+    from cli.inventory import installed_models
+    from cli.output import emit
+
+    rows = installed_models(Workspace(data_dir=data_dir).settings.data_dir)
+    emit(rows, {"model": "model", "kind": "kind", "size_mb": "MB", "path": "path"})
+
+
+def config(model: Model = None, redis: RedisUrl = None, data_dir: DataDir = None) -> None:
+    """Show every setting, its value, and where it came from: flag > environment > TOML file > default."""
+    from api.settings import config_path, explain_settings
+    from cli.output import emit
+
+    workspace = Workspace(data_dir=data_dir, redis=redis, model=model)
+    rows = [origin.model_dump() for origin in explain_settings(workspace.settings, **workspace.flags)]
+    emit(rows, {"name": "setting", "value": "value", "source": "from", "description": "meaning"})
+    typer.echo(f"file: {config_path()}", err=True)
+
+
+def doctor(model: Model = None, redis: RedisUrl = None, data_dir: DataDir = None) -> None:
+    """Check what running needs: storage, ledger, Redis, MLX, the model. Exits with 1 when something is missing."""
+    from cli.diagnosis import checks
+    from cli.output import emit
+
+    rows = checks(Workspace(data_dir=data_dir, redis=redis, model=model))
+    emit(rows, {"check": "check", "state": "state", "found": "found"})
+    if any(row["state"] == "missing" for row in rows):
+        raise typer.Exit(ExitCode.INVALID_INPUT)

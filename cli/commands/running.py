@@ -1,0 +1,183 @@
+"""`run` and `resume`: from a file of prompts to a file of answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.choices import Format, Priority
+from api.errors import ExitCode
+from cli.options import BatchId, DataDir, Model, RedisUrl, Workspace
+
+if TYPE_CHECKING:
+    from api.dataset.reader import Dataset
+    from api.schemas import Batch
+    from cli.coordinator import Coordinator
+    from cli.progress import Display
+
+Input = Annotated[
+    Path,
+    typer.Argument(
+        metavar="INPUT", help="Prompts: .jsonl (OpenAI Batch or short lines), .txt, .csv, .parquet; - is stdin."
+    ),
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Answers; - is standard output.  [default: INPUT with .out.jsonl]")
+]
+OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="Of the output.")]
+TemplateOption = Annotated[
+    str | None, typer.Option("--template", help="Prompt of a CSV or Parquet row, such as 'Summarise: {text}'.")
+]
+PriorityOption = Annotated[Priority, typer.Option("--priority", help="Before which other requests this batch goes.")]
+SkipInvalid = Annotated[
+    bool, typer.Option("--skip-invalid", help="Run the good lines; the bad ones go to OUTPUT with .errors.jsonl.")
+]
+MaxTokens = Annotated[
+    int | None, typer.Option("--max-tokens", min=1, help="Completion tokens where a line names none.")
+]
+Temperature = Annotated[
+    float | None, typer.Option("--temperature", min=0, help="Where a line names none; 0 is greedy.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog="Example: cidermill run examples/short.jsonl -o out.jsonl --max-tokens 64")(run)
+    app.command(epilog="Example: cidermill resume latest")(resume)
+
+
+def run(
+    input_path: Input,
+    output: Output = None,
+    model: Model = None,
+    output_format: OutputFormat = "openai",
+    template: TemplateOption = None,
+    priority: PriorityOption = "normal",
+    skip_invalid: SkipInvalid = False,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    redis: RedisUrl = None,
+    data_dir: DataDir = None,
+    worker: Annotated[
+        bool | None, typer.Option("--worker/--no-worker", help="Start a worker here.  [default: yes, without --redis]")
+    ] = None,
+) -> None:
+    """Generate for every prompt of a file and write the answers.
+
+    Without Redis it does all on this machine: a private server, one worker, the recorder. Interrupted, the same command
+    goes on where it was.
+    """
+    workspace = Workspace(data_dir=data_dir, redis=redis, model=model)
+    check_model(workspace.settings.model)
+    dataset = dataset_of(workspace, input_path, template, {"max_tokens": max_tokens, "temperature": temperature})
+    output = output or default_output(input_path, output_format)
+    from cli.coordinator import Coordinator, only_one
+    from cli.progress import display
+
+    with only_one(workspace), display() as view:
+        batch = _batch_of(workspace, dataset, output, output_format, priority, skip_invalid, view)
+        local = worker if worker is not None else workspace.redis_url is None
+        with Coordinator(workspace, batch.model, local_worker=local).running() as coordinator:
+            _finish(workspace, coordinator, batch, view)
+    _deliver(workspace, batch.id)
+
+
+def resume(batch: BatchId = "latest", redis: RedisUrl = None, data_dir: DataDir = None) -> None:
+    """Go on with an unfinished batch; finished requests are not generated again.
+
+    On a fleet it puts what Redis does not know back on the queue; on one machine it also runs the batch to its end.
+    """
+    workspace = Workspace(data_dir=data_dir, redis=redis)
+    found = workspace.ledger.batch(workspace.ledger.resolve(batch))
+    if workspace.redis_url:
+        from api.submission import requeue_missing
+
+        count = requeue_missing(workspace.ledger, workspace.queue(workspace.connect()), found.id)
+        typer.echo(f"{count} requests of {found.id} put back on the queue", err=True)
+        return
+    from cli.coordinator import Coordinator, only_one
+    from cli.progress import display
+
+    with (
+        only_one(workspace),
+        display() as view,
+        Coordinator(workspace, found.model, local_worker=True).running() as coordinator,
+    ):
+        _finish(workspace, coordinator, found, view)
+    _deliver(workspace, found.id)
+
+
+def check_model(model: str) -> None:
+    """Refuse a model that cannot be found before anything is queued for it."""
+    from worker.engine.models import ModelSpec
+
+    _ = ModelSpec.parse(model).source
+
+
+def dataset_of(workspace: Workspace, path: Path, template: str | None, defaults: dict[str, Any]) -> Dataset:
+    from api.dataset.reader import Dataset
+
+    given = {name: value for name, value in defaults.items() if value is not None}
+    return Dataset(path, template, given, workspace.settings.max_line_bytes)
+
+
+def default_output(input_path: Path, output_format: Format) -> Path:
+    suffix = {"openai": "jsonl", "jsonl": "jsonl", "text": "txt"}.get(output_format, output_format)
+    return Path("out.jsonl") if str(input_path) == "-" else Path(f"{input_path.stem}.out.{suffix}")
+
+
+def _batch_of(
+    workspace: Workspace,
+    dataset: Dataset,
+    output: Path,
+    output_format: Format,
+    priority: Priority,
+    skip_invalid: bool,
+    view: Display,
+) -> Batch:
+    """The unfinished batch of the same command, else a new one in the ledger. Nothing is on the queue yet."""
+    from api.submission import fingerprint, register_batch
+
+    model = workspace.settings.model
+    before = workspace.ledger.find_unfinished(fingerprint(dataset, model=model, output_path=output))
+    if before:
+        view.say(f"going on with {before.id}: {before.counts.finished} of {before.counts.total} requests are finished")
+        return before
+    return register_batch(
+        workspace.ledger,
+        dataset,
+        model=model,
+        priority=priority,
+        output_path=output,
+        output_format=output_format,
+        skip_invalid=skip_invalid,
+    )
+
+
+def _finish(workspace: Workspace, coordinator: Coordinator, batch: Batch, view: Display) -> None:
+    """Queue what is open and wait for the rest; interrupted, say how to go on."""
+    from api.submission import requeue_missing
+
+    try:
+        requeue_missing(workspace.ledger, coordinator.queue, batch.id)
+        view.start(batch.counts)
+        coordinator.wait(batch.id, view.finished, lambda: view.tick(coordinator.busy_worker()))
+    except KeyboardInterrupt:
+        view.say(f"stopping; go on with the same command or: cidermill resume {batch.id}")
+        raise
+
+
+def _deliver(workspace: Workspace, batch_id: str) -> None:
+    """Write the answers, then the summary; failed requests end in their own exit code."""
+    from api.dataset.writer import write_results
+    from cli.summary import show_summary
+
+    ledger = workspace.ledger
+    batch = ledger.batch(batch_id)
+    path, output_format = ledger.output_of(batch_id)
+    write_results(ledger.results(batch_id), path, output_format)
+    ledger.mark_delivered(batch_id)
+    show_summary(batch, ledger.stats(batch_id), path)
+    if batch.counts.finished > batch.counts.completed:
+        raise typer.Exit(ExitCode.REQUESTS_FAILED)

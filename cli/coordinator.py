@@ -1,0 +1,158 @@
+"""The coordinator of one batch: it feeds the queue, records results, and waits until every request is final."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from api.errors import QueueError
+from cli.worker_process import WorkerProcess
+
+if TYPE_CHECKING:
+    from api.ledger.ledger import Ledger
+    from redis import Redis
+
+    from api.ledger.records import RecordedRequest
+    from api.queue.server import PrivateServer
+    from api.schemas import Batch, WorkerInfo
+    from cli.options import Workspace
+
+TICK_SECONDS = 0.5
+STOP_PATIENCE_SECONDS = 30.0
+
+
+class Coordinator:
+    """Redis, a recorder and, on one machine, the server and the worker processes behind them."""
+
+    def __init__(self, workspace: Workspace, model: str, *, local_worker: bool) -> None:
+        self._workspace, self._model, self._local_worker = workspace, model, local_worker
+        self._finished: list[str] = []
+        self._stop = threading.Event()
+        self.server: PrivateServer | None = None
+        self.worker: WorkerProcess | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[Coordinator]:
+        """Everything up on entry; on exit the worker has handed back its request, and all is stopped."""
+        self.connection = self._open_redis()
+        self.queue = self._workspace.queue(self.connection)
+        recorder = threading.Thread(target=self._record, name="recorder", daemon=True)
+        try:
+            if self._local_worker:
+                self.worker = self._start_worker()
+            recorder.start()
+            yield self
+        finally:
+            if self.worker:
+                self.worker.stop(STOP_PATIENCE_SECONDS)
+            self._stop.set()
+            if recorder.is_alive():
+                recorder.join(STOP_PATIENCE_SECONDS)
+            if self.server:
+                self.server.stop()
+
+    def wait(self, batch_id: str, on_finished: Callable[[RecordedRequest], None], on_tick: Callable[[], None]) -> Batch:
+        """Wait until the batch is final, keeping the local processes alive; returns it."""
+        ledger = self._workspace.ledger
+        while True:
+            while self._finished:
+                on_finished(ledger.request(self._finished.pop(0)))
+            batch = ledger.batch(batch_id)
+            if batch.counts.finished == batch.counts.total and not self._finished:
+                return batch
+            self._keep_alive()
+            on_tick()
+            time.sleep(TICK_SECONDS)
+
+    def busy_worker(self) -> WorkerInfo | None:
+        """A worker that is generating for this model now, when Redis tells."""
+        from redis.exceptions import RedisError
+
+        from api.queue.presence import live_workers
+
+        with suppress(RedisError):
+            return next((w for w in live_workers(self.connection) if w.model == self._model and w.request_id), None)
+        return None
+
+    def _open_redis(self) -> Redis:
+        if self._workspace.redis_url:
+            return self._workspace.connect()
+        from api.queue.connection import connect
+        from api.queue.server import PrivateServer
+
+        self.server = PrivateServer.start(self._workspace.settings.data_dir)
+        return connect(self.server.url)
+
+    def _start_worker(self) -> WorkerProcess:
+        settings = self._workspace.settings
+        url = self.server.url if self.server else self._workspace.redis_url
+        assert url
+        worker = WorkerProcess(
+            model=self._model,
+            redis_url=url,
+            data_dir=settings.data_dir,
+            config={f"CIDERMILL_{name.upper()}": str(getattr(settings, name)) for name in _WORKER_SETTINGS},
+        )
+        worker.start()
+        return worker
+
+    def _keep_alive(self) -> None:
+        if self.server and not self.server.alive():
+            from api.queue.server import PrivateServer
+
+            self.server = PrivateServer.start(self._workspace.settings.data_dir)
+        if self.worker:
+            self.worker.check()
+
+    def _record(self) -> None:
+        from api.ledger.ledger import Ledger
+        from api.recorder import Recorder
+
+        from api.queue.connection import connect
+        from api.queue.results import ResultsReader
+
+        url = self.server.url if self.server else self._workspace.redis_url
+        assert url
+        connection = connect(url)
+        ledger: Ledger = Ledger.open(self._workspace.settings.ledger_path)
+        reader = ResultsReader(connection, consumer="run")
+        recorder = Recorder(ledger, self._workspace.queue(connection), reader, on_finished=self._finished.append)
+        recorder.run(self._stop)
+
+
+_WORKER_SETTINGS = (
+    "default_max_tokens",
+    "max_tree_nodes",
+    "prefill_chunk",
+    "lease_seconds",
+    "heartbeat_seconds",
+    "max_attempts",
+    "request_timeout_seconds",
+)
+
+
+@contextmanager
+def only_one(workspace: Workspace) -> Iterator[None]:
+    """The right to write this data directory's ledger; another coordinator is an error that says who holds it."""
+    import fcntl
+    import os
+
+    path = workspace.settings.data_dir / "coordinator.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.seek(0)
+            holder = lock.read().strip() or "unknown"
+            raise QueueError(
+                f"process {holder} already runs or records in {path.parent}; wait for it, or use another --data-dir"
+            ) from error
+        lock.seek(0)
+        lock.truncate()
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield

@@ -1,0 +1,67 @@
+"""`cidermill`: the application, its commands, and how an error ends it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from api.errors import CidermillError, ExitCode
+from cli.commands import batches, fleet, machine, running
+
+EXIT_CODES = """Exit codes: 0 done; 1 input refused; 2 wrong usage; 3 some requests failed; 4 no Redis;
+5 ledger unusable; 6 model unusable; 7 a file cannot be written; 8 not found; 130 interrupted."""
+
+app = typer.Typer(
+    name="cidermill",
+    help="Batch text generation on a fleet of Macs: a job queue whose workers decode speculatively, and exactly.\n\n"
+    "One machine: cidermill run prompts.jsonl -o out.jsonl",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from api import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def cidermill(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+for module in (running, batches, fleet, machine):
+    module.register(app)
+
+
+def main() -> None:
+    """Run the command line; a CidermillError becomes one sentence on stderr and its exit code."""
+    try:
+        app()
+    except CidermillError as error:
+        typer.echo(f"cidermill: {error}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("cidermill: interrupted", err=True)
+        sys.exit(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # The reader has gone (`| head`): no error, and nothing left to flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(ExitCode.OK)
+
+
+if __name__ == "__main__":
+    main()

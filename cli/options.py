@@ -1,0 +1,82 @@
+"""Options that several commands share, and the workspace they open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.errors import QueueError
+
+if TYPE_CHECKING:
+    from api.ledger.ledger import Ledger
+    from redis import Redis
+
+    from api.queue.requests import RequestQueue
+    from api.settings import Settings
+
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Ledger, converted models, private server.", show_default=False)
+]
+RedisUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--redis",
+        metavar="URL",
+        help="Redis of the fleet (redis://, rediss://, unix://). A password belongs in CIDERMILL_REDIS_URL.",
+        show_default=False,
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", "-m", help="NAME[@DTYPE]: smollm2, an MLX directory, a .gguf file, a hub id.", show_default=False
+    ),
+]
+BatchId = Annotated[str, typer.Argument(metavar="BATCH", help="Batch id, the start of one, or 'latest'.")]
+
+
+class Workspace:
+    """The settings of a command, and what they lead to, opened when first asked for."""
+
+    def __init__(self, *, data_dir: Path | None = None, redis: str | None = None, **flags: Any) -> None:
+        from api.settings import load_settings
+
+        self.flags = {"data_dir": data_dir, "redis_url": redis, **flags}
+        self.settings: Settings = load_settings(**self.flags)
+        self._ledger: Ledger | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        if self._ledger is None:
+            from api.ledger.ledger import Ledger
+
+            self._ledger = Ledger.open(self.settings.ledger_path)
+        return self._ledger
+
+    @property
+    def redis_url(self) -> str | None:
+        secret = self.settings.redis_url
+        return secret.get_secret_value() if secret else None
+
+    def connect(self) -> Redis:
+        """The fleet's Redis. Raises QueueError when none is configured or it does not answer."""
+        from api.queue.connection import connect
+
+        url = self.redis_url
+        if url is None:
+            raise QueueError(
+                "no Redis is configured; give --redis URL or set CIDERMILL_REDIS_URL, "
+                "or use `cidermill run` for a single machine"
+            )
+        return connect(url)
+
+    def queue(self, connection: Redis) -> RequestQueue:
+        from api.queue.requests import RequestQueue
+
+        return RequestQueue(
+            connection,
+            max_attempts=self.settings.max_attempts,
+            request_timeout_seconds=self.settings.request_timeout_seconds,
+        )

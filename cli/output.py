@@ -1,0 +1,59 @@
+"""Rows for people and for programs: a table on a terminal, JSON lines in a pipe."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def piped() -> bool:
+    """Whether standard output goes to a program."""
+    return not sys.stdout.isatty()
+
+
+def emit(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str], title: str = "") -> None:
+    """Print rows. `columns` maps the keys shown in the table to their headings; JSON lines carry every key."""
+    if piped():
+        for row in rows:
+            emit_json(row)
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for heading in columns.values():
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(shown(row.get(key))) for key in columns))
+    Console().print(table)
+
+
+def emit_json(row: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.flush()
+
+
+def shown(value: Any) -> str:
+    """A cell: nothing for None, two decimals for a float."""
+    if value is None:
+        return ""
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def excerpt(text: str, width: int) -> str:
+    """One line of at most `width` characters from the start of `text`."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as `42 s`, `3 min 20 s` or `5 h 10 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

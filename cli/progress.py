@@ -1,0 +1,166 @@
+"""What `run` shows while it works: finished requests as they come, a bar with ETA and tokens/s, the text in the making."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cli.output import emit_json, excerpt, piped
+
+if TYPE_CHECKING:
+    from api.ledger.records import RecordedRequest
+    from api.schemas import RequestCounts, WorkerInfo
+
+TEXT_WIDTH = 72
+
+
+class Display(Protocol):
+    """A view of a running batch."""
+
+    def __enter__(self) -> Display: ...
+    def __exit__(self, *_: object) -> None: ...
+    def say(self, message: str) -> None:
+        """One line about what happens."""
+
+    def start(self, counts: RequestCounts) -> None:
+        """The batch as it stands when work begins."""
+
+    def finished(self, row: RecordedRequest) -> None:
+        """A request has become final."""
+
+    def tick(self, worker: WorkerInfo | None) -> None:
+        """Some time has passed; `worker` is one that is generating."""
+
+
+def display() -> Display:
+    """The view that fits standard output."""
+    return Lines() if piped() else Bar()
+
+
+class Lines:
+    """For programs: a JSON line per finished request; messages go to stderr."""
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def say(self, message: str) -> None:
+        print(message, file=sys.stderr, flush=True)
+
+    def start(self, counts: RequestCounts) -> None:
+        self.say(f"{counts.total} requests, {counts.finished} finished before")
+
+    def finished(self, row: RecordedRequest) -> None:
+        emit_json({"event": "finished", **brief(row)})
+
+    def tick(self, worker: WorkerInfo | None) -> None:
+        pass
+
+
+class Bar:
+    """For people."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._console = Console(highlight=False)
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=28),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TextColumn("ETA"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("[dim]{task.fields[writing]}"),
+            console=self._console,
+            transient=True,
+            speed_estimate_period=300,
+        )
+        self._task = self._progress.add_task("waiting", total=None, rate="", writing="")
+        self._tokens = 0
+        self._since = time.monotonic()
+
+    def __enter__(self) -> Bar:
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def say(self, message: str) -> None:
+        self._console.print(message, style="dim", markup=False)
+
+    def start(self, counts: RequestCounts) -> None:
+        self._progress.update(self._task, description="generating", total=counts.total, completed=counts.finished)
+        self._since = time.monotonic()
+
+    def finished(self, row: RecordedRequest) -> None:
+        from rich.text import Text
+
+        tokens = row.result.usage.completion_tokens if row.result and row.result.usage else 0
+        self._tokens += tokens
+        good = row.result is not None and row.result.error is None
+        line = Text.assemble(
+            ("✓ " if good else "✗ ", "green" if good else "red"), (row.custom_id, "bold"), " ", (_facts(row), "dim")
+        )
+        self._console.print(line)
+        self._console.print(Text("  " + excerpt(_said(row), TEXT_WIDTH)))
+        self._progress.advance(self._task)
+        self._show_rate(self._tokens)
+
+    def tick(self, worker: WorkerInfo | None) -> None:
+        self._show_rate(self._tokens + (worker.tokens if worker else 0))
+        self._progress.update(self._task, writing=_tail(worker.tail if worker else "", self._console.width - 78))
+
+    def _show_rate(self, tokens: int) -> None:
+        spent = time.monotonic() - self._since
+        if tokens and spent > 1:
+            self._progress.update(self._task, rate=f"{tokens / spent:.1f} tok/s")
+
+
+def brief(row: RecordedRequest) -> dict[str, Any]:
+    """The few facts of a request that a line can show."""
+    result, stats = row.result, row.stats
+    facts: dict[str, Any] = {"request_id": row.request_id, "custom_id": row.custom_id, "state": str(row.state)}
+    if result and result.error:
+        facts["error"] = {"code": result.error.code, "message": result.error.message}
+    elif result:
+        facts["finish_reason"] = result.finish_reason
+        facts["completion_tokens"] = result.usage.completion_tokens if result.usage else 0
+        facts["text"] = result.text
+    if stats:
+        facts["decode_tps"] = _rounded(stats.decode_tps)
+        facts["tokens_per_pass"] = _rounded(stats.tokens_per_pass)
+        facts["acceptance"] = _rounded(stats.acceptance)
+    return facts
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
+
+
+def _facts(row: RecordedRequest) -> str:
+    facts = brief(row)
+    if "completion_tokens" not in facts:
+        return str(row.state)
+    parts = [f"{facts['completion_tokens']} tokens"]
+    if facts.get("decode_tps"):
+        parts.append(f"{facts['decode_tps']:.1f} tok/s")
+    if facts.get("tokens_per_pass"):
+        parts.append(f"{facts['tokens_per_pass']:.2f} tokens per pass")
+    return ", ".join(parts)
+
+
+def _said(row: RecordedRequest) -> str:
+    if row.result is None:
+        return ""
+    return row.result.error.message if row.result.error else row.result.text
+
+
+def _tail(text: str, width: int) -> str:
+    line = " ".join(text.split())
+    return f"“…{line[-width:]}" if line and width >= 12 else ""

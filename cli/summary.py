@@ -1,0 +1,71 @@
+"""The summary at the end of a batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from cli.output import duration, emit_json, piped
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from api.ledger.records import BatchStats
+    from api.schemas import Batch
+
+
+def show_summary(batch: Batch, stats: BatchStats, output: Path | None) -> None:
+    """Requests by state, tokens, rates, acceptance and phases: lines for people, one JSON line for programs."""
+    if piped():
+        emit_json({"event": "summary", **summary_row(batch, stats, output)})
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for name, value in summary_lines(batch, stats, output):
+        console.print(f"[bold]{name:>14}[/]  {value}")
+
+
+def summary_row(batch: Batch, stats: BatchStats, output: Path | None) -> dict[str, Any]:
+    facts = dataclasses.asdict(stats) | {"counts": stats.counts.model_dump()}
+    return {"batch": batch.id, "state": str(batch.state), "model": batch.model, "output": str(output or ""), **facts}
+
+
+def summary_lines(batch: Batch, stats: BatchStats, output: Path | None) -> list[tuple[str, str]]:
+    """(name, value) of each line."""
+    states = ", ".join(f"{count} {state}" for state, count in stats.counts.model_dump().items() if count)
+    lines = [
+        ("batch", f"{batch.id} ({batch.state})"),
+        ("requests", states or "none"),
+        (
+            "tokens",
+            f"{stats.prompt_tokens} prompt ({stats.cached_prompt_tokens} from the cache), "
+            f"{stats.completion_tokens} completion",
+        ),
+        ("speed", f"{_number(stats.decode_tps)} tok/s decoding, {_number(stats.e2e_tps)} tok/s end to end per worker"),
+        (
+            "speculation",
+            f"acceptance {_percent(stats.acceptance)} ({stats.accepted_tokens} of {stats.drafted_tokens} drafted), "
+            f"{_number(stats.tokens_per_pass, 2)} tokens per pass",
+        ),
+        ("phases", _phases(stats.phases_ms)),
+        ("wall", duration(stats.wall_seconds) if stats.wall_seconds is not None else "-"),
+    ]
+    if stats.failures:
+        lines.append(("failures", ", ".join(f"{count} {code}" for code, count in stats.failures.items())))
+    if output is not None:
+        lines.append(("output", str(output)))
+    return lines
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.0f} %"
+
+
+def _phases(phases: dict[str, float]) -> str:
+    total = sum(phases.values())
+    return ", ".join(f"{name} {100 * spent / total:.0f} %" for name, spent in phases.items()) if total else "-"
