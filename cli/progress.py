@@ -1,4 +1,4 @@
-"""What `run` shows while it works: finished requests as they come, a bar with ETA and tokens/s, the text in the making."""
+"""What `run` shows while it works: finished requests as they come, a bar with ETA and tokens/s, the text so far."""
 
 from __future__ import annotations
 
