@@ -52,8 +52,13 @@ def connect(url: str, *, patience_seconds: float = 10) -> Redis:
     if version < OLDEST_SERVER:
         found, needed = (".".join(map(str, number)) for number in (version, OLDEST_SERVER))
         raise QueueError(f"Redis at {redacted(url)} is version {found}; {needed} or newer is needed")
-    connection.set_retry(_retry(patience_seconds))
+    set_patience(connection, patience_seconds)
     return connection
+
+
+def set_patience(connection: Redis, seconds: float) -> None:
+    """How long, about, commands are tried again from now on."""
+    connection.set_retry(_retry(seconds))
 
 
 def redacted(url: str) -> str:

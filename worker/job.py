@@ -1,0 +1,174 @@
+"""The job: a queue entry's payload in, events on the results stream out.
+
+The result is on the stream, or at least on this machine's disk, before RQ hears that the job is done.
+"""
+
+import logging
+import time
+import traceback
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+from pydantic import ValidationError
+from redis import Redis, exceptions
+
+from api.errors import CidermillError, StorageError
+from api.queue import attempts
+from api.queue.requests import cancel_key
+from api.queue.results import publish
+from api.schemas import GenerationRequest, GenerationResult, JobStats, RequestError, RequestEvent
+from worker.outbox import Outbox
+from worker.run import Run, StopReason
+
+logger = logging.getLogger("cidermill.worker")
+
+
+class EngineDescription(Protocol):
+    """What an engine is, for `cidermill workers`."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def chip(self) -> str: ...
+    @property
+    def drafter(self) -> str: ...
+    @property
+    def verification(self) -> str: ...
+
+
+class GenerationEngine(Protocol):
+    """What runs a request. on_tokens: new text, completion tokens so far. should_stop: asked once a pass; when it is
+    true, the result so far comes back with finish_reason "cancelled"."""
+
+    @property
+    def description(self) -> EngineDescription: ...
+
+    def generate(
+        self,
+        request: GenerationRequest,
+        *,
+        on_tokens: Callable[[str, int], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> tuple[GenerationResult, JobStats]: ...
+
+
+class GenerationJob:
+    """Runs payloads on one engine. keep_trying: whether to wait for Redis any longer when it does not take a result."""
+
+    def __init__(
+        self,
+        engine: GenerationEngine,
+        connection: Redis,
+        outbox: Outbox,
+        worker: str,
+        keep_trying: Callable[[], bool],
+    ) -> None:
+        self._engine = engine
+        self._connection = connection
+        self._outbox = outbox
+        self._worker = worker
+        self._keep_trying = keep_trying
+        self.completed = 0
+
+    def perform(self, run: Run, *arguments: object) -> None:
+        """Run one attempt; `run.stopped_by` says afterwards what RQ's books should make of it.
+
+        Raises Redis's errors: nothing was generated, or the result is in the outbox and the worker has to stop.
+        """
+        run.attempt = attempts.begin(self._connection, run.request_id)
+        if self._connection.exists(cancel_key(run.batch_id)):
+            run.stop(StopReason.CANCELLED)
+            return
+        try:
+            request = _parse(run.request_id, arguments)
+        except _InvalidPayload as error:
+            self._finish(run, _failure(run, "invalid_request", str(error), 400), None)
+            return
+        publish(self._connection, self._event(run, "started"))
+        result, stats = self._generate(run, request)
+        if result.finish_reason == "cancelled":
+            if run.stopped_by in (StopReason.LEASE_LOST, StopReason.HAND_BACK):
+                return
+            if run.stopped_by is StopReason.DEADLINE:
+                result = _overdue(run, result)
+        else:
+            run.stopped_by = None  # it came to its end before it noticed
+            self.completed += 1
+        self._finish(run, result, stats)
+
+    def handed_back(self, run: Run) -> RequestEvent:
+        """The notice that the attempt was given up and does not count."""
+        return self._event(run, "handed_back")
+
+    def _generate(self, run: Run, request: GenerationRequest) -> tuple[GenerationResult, JobStats | None]:
+        try:
+            return self._engine.generate(request, on_tokens=run.on_tokens, should_stop=run.should_stop)
+        except Exception as error:  # noqa: BLE001 - the next request may well run; this one has its answer
+            # The message may quote the prompt, so the log gets the type and the place only.
+            where = "".join(traceback.format_tb(error.__traceback__))
+            logger.error("request %s: the engine raised %s\n%s", run.request_id, type(error).__name__, where)
+            said = str(error) if isinstance(error, CidermillError) else f"{type(error).__name__}: {error}"
+            return _failure(run, "internal_error", said, 500), None
+
+    def _finish(self, run: Run, result: GenerationResult, stats: JobStats | None) -> None:
+        """Store, then publish for as long as it takes; a worker that has to stop leaves it in the outbox."""
+        event = self._event(run, "finished", result, stats)
+        try:
+            self._outbox.store(event)
+        except StorageError as error:
+            logger.error("%s; it goes to Redis without that", error)
+            publish(self._connection, event)
+            return
+        while True:
+            try:
+                self._outbox.deliver(self._connection)
+                return
+            except (exceptions.ConnectionError, exceptions.TimeoutError):
+                logger.warning("Redis takes no results; %s waits in %s", run.request_id, self._outbox.path)
+                if not self._keep_trying():
+                    raise
+
+    def _event(
+        self,
+        run: Run,
+        kind: Literal["started", "handed_back", "finished"],
+        result: GenerationResult | None = None,
+        stats: JobStats | None = None,
+    ) -> RequestEvent:
+        return RequestEvent(
+            kind=kind,
+            request_id=run.request_id,
+            worker=self._worker,
+            attempt=run.attempt,
+            at=time.time(),
+            result=result,
+            stats=stats,
+        )
+
+
+class _InvalidPayload(Exception):
+    """The payload is no generation request; the message names the field and quotes nothing."""
+
+
+def _parse(request_id: str, arguments: tuple[object, ...]) -> GenerationRequest:
+    if len(arguments) != 1:
+        raise _InvalidPayload(f"the queue entry has {len(arguments)} arguments and not one request")
+    try:
+        request = GenerationRequest.model_validate(arguments[0])
+    except ValidationError as error:
+        found = error.errors(include_input=False, include_url=False, include_context=False)
+        raise _InvalidPayload("; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found)) from None
+    if request.request_id != request_id:
+        raise _InvalidPayload("request_id is not the id of the queue entry")
+    return request
+
+
+def _failure(run: Run, code: str, message: str, status: int) -> GenerationResult:
+    error = RequestError(code=code, message=message, status=status)
+    return GenerationResult(request_id=run.request_id, error=error)
+
+
+def _overdue(run: Run, result: GenerationResult) -> GenerationResult:
+    message = f"it ran longer than {run.timeout_seconds:g} s; raise request_timeout_seconds or lower max_tokens"
+    failure = _failure(run, "request_timeout", message, 408)
+    return failure.model_copy(update={"usage": result.usage, "notes": result.notes})

@@ -1,0 +1,106 @@
+"""A worker's signs of life, on a thread and a connection of their own: presence, leases, cancellations.
+
+MLX releases the interpreter lock while it evaluates, so the pulse goes on through a long prefill.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from redis import Redis, exceptions
+
+from api.queue.presence import announce, withdraw
+from api.queue.requests import cancel_key
+from api.schemas import WorkerInfo
+from worker.run import Run, StopReason
+from worker.shutdown import Shutdown
+
+logger = logging.getLogger("cidermill.worker")
+
+LONGEST_TICK_SECONDS = 1.0
+MISSED_BEATS = 3
+"""Heartbeats that a worker may miss before it vanishes from the list of live workers."""
+
+Renewal = Callable[[Redis], bool]
+
+
+class Pulse(threading.Thread):
+    """Announces the worker about once a second and renews the lease of its run every `heartbeat_seconds`.
+
+    connection: used by this thread alone, with little patience, so that a beat is late but never stuck.
+    """
+
+    def __init__(self, connection: Redis, info: WorkerInfo, shutdown: Shutdown, heartbeat_seconds: float) -> None:
+        super().__init__(name="pulse", daemon=True)
+        self._connection = connection
+        self._info = info
+        self._shutdown = shutdown
+        self._heartbeat_seconds = heartbeat_seconds
+        self._tick_seconds = min(LONGEST_TICK_SECONDS, heartbeat_seconds)
+        self._watched: tuple[Run, Renewal] | None = None
+        self._next_beat = 0.0
+        self._ended = threading.Event()
+        self._answers = True
+
+    def describe(self, **changes: Any) -> None:
+        """Change what the worker tells about itself (fields of WorkerInfo)."""
+        self._info = self._info.model_copy(update=changes)
+
+    def watch(self, run: Run, renew: Renewal) -> None:
+        """Keep the lease of `run`; renew returns False when it was taken away."""
+        self._next_beat = time.monotonic() + self._heartbeat_seconds
+        self._watched = run, renew
+
+    def unwatch(self) -> None:
+        """The run is over."""
+        self._watched = None
+
+    def end(self) -> None:
+        """Withdraw the worker, stop the thread and wait for it."""
+        self._ended.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self._beat()
+                self._answers = True
+            except exceptions.RedisError as error:
+                if self._answers:
+                    logger.warning("no heartbeat: %s; trying on", type(error).__name__)
+                self._answers = False
+            self._ended.wait(self._tick_seconds)
+        with suppress(exceptions.RedisError):  # else its key expires
+            withdraw(self._connection, self._info.name)
+
+    def _beat(self) -> None:
+        watched = self._watched
+        if watched is not None:
+            run, renew = watched
+            if time.monotonic() >= self._next_beat:
+                if not renew(self._connection):
+                    run.stop(StopReason.LEASE_LOST)
+                self._next_beat = time.monotonic() + self._heartbeat_seconds
+            if self._connection.exists(cancel_key(run.batch_id)):
+                run.stop(StopReason.CANCELLED)
+        ttl = MISSED_BEATS * max(self._heartbeat_seconds, LONGEST_TICK_SECONDS)
+        announce(self._connection, self._now(watched[0] if watched else None), ttl)
+
+    def _now(self, run: Run | None) -> WorkerInfo:
+        state = self._info.state
+        if self._shutdown.requested:
+            state = "stopping"
+        elif run is not None:
+            state = "busy"
+        return self._info.model_copy(
+            update={
+                "state": state,
+                "request_id": run.request_id if run else None,
+                "tokens": run.tokens if run else 0,
+                "tail": run.tail if run else "",
+                "seen_at": time.time(),
+            }
+        )
