@@ -161,7 +161,7 @@ def test_parquet_errors_of_the_file(tmp_path: Path) -> None:
     path.write_bytes(b"not parquet at all")
     with pytest.raises(InputError, match=r"in\.parquet: is not a Parquet file"):
         list(Dataset(path, template="{text}"))
-    with pytest.raises(InputError, match="no column 'txt' for the template; columns: text$"):
+    with pytest.raises(InputError, match=r"no column 'txt' for the template; columns: text$"):
         list(Dataset(parquet(path, text=["a"]), template="{txt}"))
     with pytest.raises(InputError, match="empty_file"):
         list(Dataset(parquet(path, text=pyarrow.array([], pyarrow.string())), template="{text}"))
