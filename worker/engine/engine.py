@@ -58,6 +58,7 @@ class Engine:
     def __init__(self, target: Target, profile: Profile, options: EngineOptions) -> None:
         self.target, self.options = target, options
         self.verifier = Verifier(target.model, mode=profile.verification)
+        self.curve = profile.curve
         self.budget = Budget(profile.curve, options.fixed_nodes)
         speculates = self.verifier.mode == "tree" and self.budget.max_nodes > 1
         self.drafter: Drafter = SuffixDrafter() if speculates else NoDrafter()
@@ -71,6 +72,10 @@ class Engine:
         target = load_target(spec, options.data_dir / "models")
         profile = profile_of(target, options.data_dir / "profiles", options.max_tree_nodes, notify)
         return cls(target, profile, options)
+
+    def with_options(self, options: EngineOptions) -> Engine:
+        """An engine over the same loaded model; the session is its own."""
+        return Engine(self.target, Profile(self.verifier.mode, self.curve), options)
 
     @property
     def description(self) -> Description:

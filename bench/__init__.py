@@ -1,0 +1,1 @@
+"""Reproducible measurements. Each module is a command: `python -m bench.<name> --help`."""
