@@ -1,0 +1,204 @@
+"""The ledger as the rest of the program sees it: one SQLite file, opened, migrated, and asked.
+
+Every method is one transaction or a series of short reads, may be called from any thread, and raises LedgerError, or
+StorageError where the disk is full.
+"""
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sqlalchemy import Engine, Select, select, update
+
+from api.choices import Format, Priority
+from api.dataset.request_line import InputLine, LineError
+from api.errors import NotFoundError
+from api.ledger import batches, recording, statistics
+from api.ledger.connection import create_file, open_engine, reading, writing
+from api.ledger.migrate import migrate
+from api.ledger.records import BatchStats, HistoryEntry, RecordedRequest, generation_request, recorded_request
+from api.ledger.tables import BATCHES, EVENTS, OPEN, REQUESTS, RESULTS
+from api.schemas import Batch, GenerationRequest, RequestError, RequestEvent
+from api.states import RequestState
+
+PAGE = 500
+"""Requests read at a time: no reader holds a view of the file, or more than a page of texts, for long."""
+
+
+class Ledger:
+    """An open ledger. Use `Ledger.open`."""
+
+    def __init__(self, path: Path, engine: Engine) -> None:
+        self.path = path
+        self.engine = engine
+
+    @classmethod
+    def open(cls, path: Path) -> "Ledger":
+        """Open the file, creating it (mode 0600) and bringing its tables up to date.
+
+        Raises LedgerError (not a ledger, written by a newer program, no permission), StorageError (disk full).
+        """
+        create_file(path)
+        engine = open_engine(path)
+        try:
+            migrate(engine, path)
+        except BaseException:
+            engine.dispose()
+            raise
+        return cls(path, engine)
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def create_batch(
+        self,
+        *,
+        batch_id: str,
+        model: str,
+        priority: Priority,
+        input_path: str | Path,
+        input_sha256: str,
+        fingerprint: str,
+        output_path: str | Path | None,
+        output_format: Format,
+        lines: Iterable[InputLine | LineError],
+    ) -> Batch:
+        """Enter a batch and all its requests, or nothing. A LineError becomes a request that has failed already."""
+        row = {
+            "id": batch_id,
+            "model": model,
+            "priority": priority,
+            "input_path": str(input_path),
+            "input_sha256": input_sha256,
+            "fingerprint": fingerprint,
+            "output_path": None if output_path is None else str(output_path),
+            "output_format": output_format,
+        }
+        with writing(self.engine, self.path) as connection:
+            batches.enter_batch(connection, row, lines)
+            return batches.load_batch(connection, batch_id)
+
+    def batch(self, batch_id: str) -> Batch:
+        """Raises NotFoundError."""
+        with reading(self.engine, self.path) as connection:
+            return batches.load_batch(connection, batch_id)
+
+    def batches(self, limit: int = 20) -> list[Batch]:
+        """The newest batches, newest first."""
+        with reading(self.engine, self.path) as connection:
+            return batches.latest_batches(connection, limit)
+
+    def resolve(self, name: str) -> str:
+        """A batch id from `latest`, or from the start of an id, in any case. Raises NotFoundError."""
+        with reading(self.engine, self.path) as connection:
+            return batches.resolve_id(connection, name)
+
+    def find_unfinished(self, fingerprint: str) -> Batch | None:
+        """The newest batch of the fingerprint that is open, or complete and not delivered."""
+        with reading(self.engine, self.path) as connection:
+            return batches.unfinished_batch(connection, fingerprint)
+
+    def open_models(self) -> list[str]:
+        """The models of open batches."""
+        with reading(self.engine, self.path) as connection:
+            return batches.open_models(connection)
+
+    def output_of(self, batch_id: str) -> tuple[Path | None, Format]:
+        """Where the answers go (None: standard output), and in which format. Raises NotFoundError."""
+        c = BATCHES.c
+        with reading(self.engine, self.path) as connection:
+            batches.load_batch(connection, batch_id)
+            path, output_format = connection.execute(
+                select(c.output_path, c.output_format).where(c.id == batch_id)
+            ).one()
+        return (None if path is None else Path(path)), output_format
+
+    def mark_delivered(self, batch_id: str) -> None:
+        """Remember that the output was written, so that the same command starts a new batch."""
+        with writing(self.engine, self.path) as connection:
+            batches.load_batch(connection, batch_id)
+            connection.execute(update(BATCHES).where(BATCHES.c.id == batch_id).values(delivered_at=time.time()))
+
+    def record(self, events: Sequence[RequestEvent]) -> list[str]:
+        """Enter events, all or none; returns the ids that got their result by this.
+
+        The first result of a request wins; a later one is kept as an event alone. Events may come twice and out of
+        order; one of an unknown request is logged and dropped.
+        """
+        with writing(self.engine, self.path) as connection:
+            return recording.record_events(connection, events)
+
+    def fail(self, request_id: str, error: RequestError, *, worker: str | None = None) -> bool:
+        """Give a request up; False when it is final already, or not in this ledger."""
+        with writing(self.engine, self.path) as connection:
+            return recording.fail_request(connection, request_id, error, worker)
+
+    def cancel(self, batch_id: str) -> list[str]:
+        """Cancel what is open of a batch; returns those ids. Raises NotFoundError."""
+        with writing(self.engine, self.path) as connection:
+            batches.load_batch(connection, batch_id)
+            return recording.cancel_open(connection, batch_id)
+
+    def requeued(self, request_ids: Collection[str]) -> None:
+        """Show those that were running as queued: whoever ran them is gone, and they go on the queue again."""
+        with writing(self.engine, self.path) as connection:
+            recording.requeue_running(connection, request_ids)
+
+    def open_requests(self, batch_id: str) -> Iterator[GenerationRequest]:
+        """The queued and running requests, in input order."""
+        query = select(REQUESTS.c.idx, REQUESTS.c.id, REQUESTS.c.body).where(REQUESTS.c.batch_id == batch_id, OPEN)
+        return (generation_request(row) for row in self._pages(query))
+
+    def results(self, batch_id: str, *, states: Collection[RequestState] | None = None) -> Iterator[RecordedRequest]:
+        """The requests of a batch, or those in `states`, with their results, in input order."""
+        query = _recorded().where(REQUESTS.c.batch_id == batch_id)
+        if states is not None:
+            query = query.where(REQUESTS.c.state.in_([state.value for state in states]))
+        return (recorded_request(row) for row in self._pages(query))
+
+    def request(self, request_id: str) -> RecordedRequest:
+        """Raises NotFoundError."""
+        with reading(self.engine, self.path) as connection:
+            row = connection.execute(_recorded().where(REQUESTS.c.id == request_id)).one_or_none()
+        if row is None:
+            raise NotFoundError(f"no request {request_id} in this ledger; an id is BATCH-INDEX, with the index from 0")
+        return recorded_request(row)
+
+    def history(self, request_id: str) -> list[HistoryEntry]:
+        """What happened to a request, in the order in which the ledger heard of it."""
+        c = EVENTS.c
+        query = select(c.kind, c.worker, c.attempt, c.at).where(c.request_id == request_id).order_by(c.id)
+        with reading(self.engine, self.path) as connection:
+            return [HistoryEntry(*row) for row in connection.execute(query)]
+
+    def stats(self, batch_id: str) -> BatchStats:
+        """Sums and ratios over the results of a batch. Raises NotFoundError."""
+        with reading(self.engine, self.path) as connection:
+            return statistics.batch_stats(connection, batch_id)
+
+    def _pages(self, query: Select[Any]) -> Iterator[Any]:
+        """Rows of a query over `requests` by index; each page is a view of its own."""
+        after = -1
+        while True:
+            page = query.where(REQUESTS.c.idx > after).order_by(REQUESTS.c.idx).limit(PAGE)
+            with reading(self.engine, self.path) as connection:
+                rows = connection.execute(page).all()
+            if not rows:
+                return
+            yield from rows
+            after = rows[-1].idx
+
+
+def _recorded() -> Select[Any]:
+    """`requests` with `results` beside it, NULL where there is none; the worker of the request as request_worker."""
+    columns = [column for column in REQUESTS.c if column.name != "worker"]
+    joined = REQUESTS.outerjoin(RESULTS, RESULTS.c.request_id == REQUESTS.c.id)
+    return select(*columns, REQUESTS.c.worker.label("request_worker"), *RESULTS.c).select_from(joined)

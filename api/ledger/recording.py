@@ -1,0 +1,176 @@
+"""Events and decisions into the tables. Each function works within a transaction that holds the write lock."""
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, func, insert, literal, select, update
+
+from api.ledger.batches import settle
+from api.ledger.columns import SQLITE_INTEGERS
+from api.ledger.moves import FINISHED, LATE, Standing
+from api.ledger.rows import event_row, failed_row
+from api.ledger.tables import BATCHES, EVENTS, REQUESTS, RESULTS
+from api.schemas import RequestError, RequestEvent
+from api.states import BatchState, RequestState, may_move
+
+logger = logging.getLogger("cidermill.ledger")
+
+CHUNK = 500
+
+Row = dict[str, Any]
+Key = tuple[str, str, str, int, float]
+
+
+def record_events(connection: Connection, events: Sequence[RequestEvent]) -> list[str]:
+    """Enter events in order, each of them once however often it is delivered; returns the ids that are final now."""
+    request_ids = list(dict.fromkeys(event.request_id for event in events))
+    standings = _standings(connection, request_ids)
+    heard = _heard(connection, request_ids)
+    notes: list[Row] = []
+    results: list[Row] = []
+    for event in filter(_storable, events):
+        standing = standings.get(event.request_id)
+        if standing is None:
+            logger.warning("%s of %s is dropped: no such request in this ledger", event.kind, event.request_id)
+        elif heard.isdisjoint(_keys(event)):
+            kind, result = _apply(standing, event)
+            results += [] if result is None else [result]
+            notes.append(_note(event.request_id, kind, event.worker, event.attempt, event.at))
+            heard.add(_key(event, kind))
+    finished = [row["request_id"] for row in results]
+    _write(connection, standings, results, notes)
+    for batch_id in dict.fromkeys(standings[request_id].batch_id for request_id in finished):
+        settle(connection, batch_id, time.time())
+    return finished
+
+
+def fail_request(connection: Connection, request_id: str, error: RequestError, worker: str | None) -> bool:
+    """Give a request up; False when it is final already, or not in this ledger."""
+    standings, now = _standings(connection, [request_id]), time.time()
+    standing = standings.get(request_id)
+    if standing is None:
+        logger.warning("%s cannot be given up: no such request in this ledger", request_id)
+    if standing is None or not standing.close(RequestState.FAILED, now):
+        return False
+    note = _note(request_id, "failed", worker or "", standing.attempts, now)
+    _write(connection, standings, [failed_row(request_id, error, worker)], [note])
+    settle(connection, standing.batch_id, now)
+    return True
+
+
+def cancel_open(connection: Connection, batch_id: str) -> list[str]:
+    """Cancel all that is open of a batch, and so the batch; a batch that is final already stays as it is."""
+    sources = [state.value for state in RequestState if may_move(state, RequestState.CANCELLED)]
+    of_batch = (REQUESTS.c.batch_id == batch_id) & REQUESTS.c.state.in_(sources)
+    query = select(REQUESTS.c.id).where(of_batch).order_by(REQUESTS.c.idx)
+    cancelled = list(connection.execute(query).scalars())
+    if cancelled:
+        now = time.time()
+        _note_each(connection, of_batch, "cancelled", now)
+        moved = {"state": RequestState.CANCELLED.value, "finished_at": now}
+        connection.execute(update(REQUESTS).where(of_batch).values(moved))
+        cancelling = update(BATCHES).where(BATCHES.c.id == batch_id)
+        connection.execute(cancelling.values(state=BatchState.CANCELLING.value))
+        settle(connection, batch_id, now)
+    return cancelled
+
+
+def requeue_running(connection: Connection, request_ids: Iterable[str]) -> None:
+    """Of these, show the running ones as queued: whoever ran them is gone, and they go on the queue again."""
+    sources = [RequestState.RUNNING.value]
+    assert may_move(RequestState.RUNNING, RequestState.QUEUED)
+    moved = {"state": RequestState.QUEUED.value, "worker": None, "started_at": None}
+    for chunk in _chunks(list(request_ids)):
+        lost = REQUESTS.c.id.in_(chunk) & REQUESTS.c.state.in_(sources)
+        _note_each(connection, lost, "requeued", time.time())
+        connection.execute(update(REQUESTS).where(lost).values(moved))
+
+
+def _apply(standing: Standing, event: RequestEvent) -> tuple[str, Row | None]:
+    """Move the request. Returns the kind under which the event is remembered, and the row of a first result."""
+    if event.kind == "started":
+        standing.start(event)
+    elif event.kind == "handed_back":
+        standing.hand_back(event)
+    else:
+        row = event_row(event)
+        first = standing.finish(event, _final_state(row))
+        return (FINISHED, row) if first else (LATE, None)
+    return event.kind, None
+
+
+def _final_state(row: Row) -> RequestState:
+    if row["error_code"] is not None:
+        return RequestState.FAILED
+    return RequestState.CANCELLED if row["finish_reason"] == "cancelled" else RequestState.COMPLETED
+
+
+def _storable(event: RequestEvent) -> bool:
+    if math.isfinite(event.at) and event.attempt in SQLITE_INTEGERS:
+        return True
+    logger.error("%s of %s is dropped: at %s, attempt %s", event.kind, event.request_id, event.at, event.attempt)
+    return False
+
+
+def _keys(event: RequestEvent) -> set[Key]:
+    """What the event may be remembered as: a result can have come first, or late."""
+    kinds = (FINISHED, LATE) if event.kind == "finished" else (event.kind,)
+    return {_key(event, kind) for kind in kinds}
+
+
+def _key(event: RequestEvent, kind: str) -> Key:
+    return (event.request_id, kind, event.worker, event.attempt, event.at)
+
+
+def _note(request_id: str, kind: str, worker: str, attempt: int, at: float) -> Row:
+    return {"request_id": request_id, "kind": kind, "worker": worker, "attempt": attempt, "at": at}
+
+
+def _note_each(connection: Connection, condition: Any, kind: str, at: float) -> None:
+    worker = func.coalesce(REQUESTS.c.worker, "")
+    noted = select(REQUESTS.c.id, literal(kind), worker, REQUESTS.c.attempts, literal(at)).where(condition)
+    names = ["request_id", "kind", "worker", "attempt", "at"]
+    connection.execute(insert(EVENTS).from_select(names, noted.order_by(REQUESTS.c.idx)))
+
+
+def _standings(connection: Connection, request_ids: Sequence[str]) -> dict[str, Standing]:
+    """Of those that the ledger has."""
+    c = REQUESTS.c
+    found = {}
+    for chunk in _chunks(request_ids):
+        query = select(c.id, c.batch_id, c.state, c.attempts, c.worker, c.started_at).where(c.id.in_(chunk))
+        for request_id, batch_id, state, attempts, worker, started_at in connection.execute(query):
+            found[request_id] = Standing(batch_id, RequestState(state), attempts, worker, started_at)
+    return found
+
+
+def _heard(connection: Connection, request_ids: Sequence[str]) -> set[Key]:
+    c = EVENTS.c
+    heard: set[Key] = set()
+    for chunk in _chunks(request_ids):
+        query = select(c.request_id, c.kind, c.worker, c.attempt, c.at).where(c.request_id.in_(chunk))
+        heard |= {(row[0], row[1], row[2], row[3], row[4]) for row in connection.execute(query)}
+    return heard
+
+
+def _write(
+    connection: Connection, standings: Mapping[str, Standing], results: Sequence[Row], notes: Sequence[Row]
+) -> None:
+    columns = ("state", "attempts", "worker", "started_at", "finished_at")
+    moved = update(REQUESTS).where(REQUESTS.c.id == bindparam("request"))
+    moved = moved.values({name: bindparam(f"new_{name}") for name in columns})
+    changes = [
+        {"request": request_id} | {f"new_{name}": getattr(standing, name) for name in columns}
+        for request_id, standing in standings.items()
+        if standing.changed
+    ]
+    for statement, rows in ((moved, changes), (insert(RESULTS), results), (insert(EVENTS), notes)):
+        if rows:
+            connection.execute(statement, rows)
+
+
+def _chunks(items: Sequence[str]) -> Iterable[Sequence[str]]:
+    return (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))

@@ -1,0 +1,156 @@
+"""The tables of the ledger, as plain as the `sqlite3` shell likes them.
+
+Times are seconds since the epoch, durations milliseconds, rates tokens a second. `migrations/` creates the same tables.
+"""
+
+from typing import Any, ClassVar, cast
+
+from sqlalchemy import REAL, CheckConstraint, ForeignKey, Index, MetaData, Table, UniqueConstraint, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from api.ledger.columns import JsonText, SafeText
+from api.states import OPEN_REQUEST_STATES, BatchState, RequestState
+
+REVISION = "0001"
+"""The migration that these tables correspond to."""
+
+
+def _one_of(column: str, values: type[RequestState] | type[BatchState]) -> str:
+    return f"{column} IN ({', '.join(repr(value.value) for value in values)})"
+
+
+# Literals, not parameters: SQLite uses the partial index below only where the query repeats its condition.
+OPEN = text(f"requests.state IN ({', '.join(sorted(repr(state.value) for state in OPEN_REQUEST_STATES))})")
+_OPEN_OF_INDEX = text(OPEN.text.replace("requests.", ""))
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "pk": "pk_%(table_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        }
+    )
+    type_annotation_map: ClassVar[dict[Any, Any]] = {str: SafeText, float: REAL}
+
+
+class BatchRow(Base):
+    __tablename__ = "batches"
+    __table_args__ = (CheckConstraint(_one_of("state", BatchState), name="state"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    model: Mapped[str]
+    priority: Mapped[str]
+    state: Mapped[str]
+    input_path: Mapped[str]
+    input_sha256: Mapped[str]
+    fingerprint: Mapped[str] = mapped_column(index=True)
+    output_path: Mapped[str | None]
+    output_format: Mapped[str]
+    created_at: Mapped[float]
+    finished_at: Mapped[float | None]
+    delivered_at: Mapped[float | None]
+
+
+class RequestRow(Base):
+    """body: JSON of the RequestBody; NULL where the input line was bad. attempts: the number of the latest attempt."""
+
+    __tablename__ = "requests"
+    __table_args__ = (
+        UniqueConstraint("batch_id", "idx"),
+        CheckConstraint(_one_of("state", RequestState), name="state"),
+        Index("ix_requests_open", "batch_id", "idx", sqlite_where=_OPEN_OF_INDEX),
+        Index("ix_requests_batch_id_state", "batch_id", "state"),
+        Index("ix_requests_custom_id", "custom_id"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batches.id", ondelete="CASCADE"))
+    idx: Mapped[int]
+    custom_id: Mapped[str]
+    line: Mapped[int]
+    state: Mapped[str]
+    attempts: Mapped[int]
+    worker: Mapped[str | None]
+    body: Mapped[str | None]
+    queued_at: Mapped[float]
+    started_at: Mapped[float | None]
+    finished_at: Mapped[float | None]
+
+
+class ResultRow(Base):
+    """The one result of a request and its measurements; the fields are those of GenerationResult and JobStats."""
+
+    __tablename__ = "results"
+
+    request_id: Mapped[str] = mapped_column(ForeignKey("requests.id", ondelete="CASCADE"), primary_key=True)
+    text: Mapped[str]
+    reasoning: Mapped[str | None]
+    finish_reason: Mapped[str | None]
+    matched_stop: Mapped[str | None]
+    matched_stop_token: Mapped[int | None]
+    error_code: Mapped[str | None]
+    error_message: Mapped[str | None]
+    error_status: Mapped[int | None]
+    prompt_tokens: Mapped[int | None]
+    completion_tokens: Mapped[int | None]
+    cached_prompt_tokens: Mapped[int | None]
+    reasoning_tokens: Mapped[int | None]
+    worker: Mapped[str | None]
+    attempt: Mapped[int | None]
+    model: Mapped[str | None]
+    drafter: Mapped[str | None]
+    verification: Mapped[str | None]
+    acceptance_rule: Mapped[str | None]
+    kernels: Mapped[str | None]
+    chip: Mapped[str | None]
+    wall_ms: Mapped[float | None]
+    ttft_ms: Mapped[float | None]
+    decode_tps: Mapped[float | None]
+    e2e_tps: Mapped[float | None]
+    passes: Mapped[int | None]
+    drafted_tokens: Mapped[int | None]
+    accepted_tokens: Mapped[int | None]
+    forced_tokens: Mapped[int | None]
+    acceptance: Mapped[float | None]
+    tokens_per_pass: Mapped[float | None]
+    prefill_ms: Mapped[float | None]
+    draft_ms: Mapped[float | None]
+    verify_ms: Mapped[float | None]
+    sample_ms: Mapped[float | None]
+    commit_ms: Mapped[float | None]
+    other_ms: Mapped[float | None]
+    peak_memory_bytes: Mapped[int | None]
+    repetition: Mapped[float | None]
+    token_ids: Mapped[Any] = mapped_column(JsonText)
+    logprobs: Mapped[Any | None] = mapped_column(JsonText)
+    sampling: Mapped[Any] = mapped_column(JsonText)
+    notes: Mapped[Any] = mapped_column(JsonText)
+    budgets: Mapped[Any | None] = mapped_column(JsonText)
+
+
+class EventRow(Base):
+    """What happened to a request, in the order in which the ledger heard of it.
+
+    kind: started, handed_back, finished, late (a result after the first), failed (given up), requeued, cancelled.
+    The unique key makes a notice that is delivered twice count once.
+    """
+
+    __tablename__ = "events"
+    __table_args__ = (UniqueConstraint("request_id", "kind", "worker", "attempt", "at"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    request_id: Mapped[str] = mapped_column(ForeignKey("requests.id", ondelete="CASCADE"))
+    kind: Mapped[str]
+    worker: Mapped[str]
+    attempt: Mapped[int]
+    at: Mapped[float]
+
+
+BATCHES = cast(Table, BatchRow.__table__)
+REQUESTS = cast(Table, RequestRow.__table__)
+RESULTS = cast(Table, ResultRow.__table__)
+EVENTS = cast(Table, EventRow.__table__)

@@ -1,0 +1,85 @@
+"""The recorder: events from the results stream into the ledger, and the queue's housekeeping.
+
+An entry is acknowledged after its transaction is on the disk. Whatever happens before that, the entry comes again, and
+the ledger takes it once. So the recorder may die anywhere, run twice, and lose Redis or the disk's space for a while.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from redis.exceptions import RedisError
+
+from api.errors import LedgerError, QueueError, StorageError
+from api.ledger.ledger import Ledger
+from api.queue.requests import RequestQueue
+from api.queue.results import ResultsReader
+from api.set_aside import give_up
+
+logger = logging.getLogger("cidermill.recorder")
+
+HOUSEKEEPING_SECONDS = 5.0
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 10.0
+PASSING_ERRORS = (RedisError, QueueError, LedgerError, StorageError)
+"""What an operator can mend while the recorder waits: Redis is away, the disk is full, the ledger is locked."""
+
+
+class Recorder:
+    """Takes events home. on_finished: called with each request id that has become final, after the commit."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        queue: RequestQueue,
+        reader: ResultsReader,
+        *,
+        on_finished: Callable[[str], None] | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._queue = queue
+        self._reader = reader
+        self._on_finished = on_finished or (lambda _: None)
+
+    def step(self, block_ms: int = 1000) -> int:
+        """Read once, record in one transaction, acknowledge; returns the number of entries.
+
+        Raises redis.exceptions.RedisError, LedgerError, StorageError; what was read then comes again.
+        """
+        entries = self._reader.read(block_ms=block_ms)
+        for entry_id, event in entries:
+            if event is None:
+                logger.error("entry %s of the results stream is not an event; it is dropped", entry_id)
+        events = [event for _, event in entries if event is not None]
+        finished = self._ledger.record(events) if events else []
+        for request_id in finished:
+            self._on_finished(request_id)
+        self._reader.acknowledge([entry_id for entry_id, _ in entries])
+        return len(entries)
+
+    def housekeeping(self) -> None:
+        """For the models of open batches: bring back requests of dead workers, fail those that were set aside."""
+        for model in self._ledger.open_models():
+            self._queue.maintain(model)
+            for request_id in give_up(self._ledger, self._queue, model):
+                self._on_finished(request_id)
+
+    def run(self, stop: threading.Event) -> None:
+        """Step and keep house until `stop`, waiting out errors that pass."""
+        next_housekeeping = time.monotonic()
+        pause = 0.0
+        while not stop.is_set():
+            try:
+                self.step()
+                if time.monotonic() >= next_housekeeping:
+                    self.housekeeping()
+                    next_housekeeping = time.monotonic() + HOUSEKEEPING_SECONDS
+            except PASSING_ERRORS as error:
+                pause = min(LONGEST_PAUSE_SECONDS, 2 * pause or FIRST_PAUSE_SECONDS)
+                logger.error("recording pauses, nothing is lost; next try in %g s: %s", pause, error)
+                stop.wait(pause)
+            else:
+                if pause:
+                    logger.warning("recording goes on")
+                pause = 0.0

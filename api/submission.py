@@ -1,0 +1,171 @@
+"""From a file to a batch: the whole file is validated, then the ledger has it, then Redis.
+
+A crash after the ledger's commit leaves a batch that Redis does not know, or not wholly; `requeue_missing` repairs it.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from redis.exceptions import RedisError
+
+from api.choices import Format, Priority
+from api.dataset.reader import Dataset, InputLine, LineError, Validation, validate
+from api.errors import InputError, QueueError
+from api.identity import new_batch_id
+from api.ledger.ledger import Ledger
+from api.queue.requests import RequestQueue
+from api.schemas import Batch, GenerationRequest
+from api.set_aside import give_up
+
+CHUNK = 1000
+
+Stage = Literal["validating", "recording", "queueing"]
+Progress = Callable[[Stage, int], None]
+"""Told the stage and how many requests it has behind it."""
+
+
+class InvalidDataset(InputError):
+    """A dataset has bad lines. errors: each of them. total: requests, good or bad."""
+
+    def __init__(self, path: Path, validation: Validation) -> None:
+        self.errors, self.total = validation.errors, validation.total
+        first = self.errors[0]
+        found = f"{path}: {len(self.errors)} of {self.total} requests are invalid"
+        advice = "mend them, or leave them out with --skip-invalid" if validation.valid else "mend them"
+        super().__init__(f"{found}, the first on line {first.line}: {first.message}; {advice}")
+
+
+def submit(
+    ledger: Ledger,
+    queue: RequestQueue,
+    dataset: Dataset,
+    *,
+    model: str,
+    priority: Priority,
+    output_path: Path | None,
+    output_format: Format,
+    skip_invalid: bool = False,
+    on_progress: Progress | None = None,
+) -> Batch:
+    """Enter a dataset as a batch and put its requests on the queue.
+
+    Raises what `register_batch` raises, and QueueError, which names the batch, when Redis did not take all of it.
+    """
+    batch = register_batch(
+        ledger,
+        dataset,
+        model=model,
+        priority=priority,
+        output_path=output_path,
+        output_format=output_format,
+        skip_invalid=skip_invalid,
+        on_progress=on_progress,
+    )
+    told = _counter(on_progress, "queueing")
+    try:
+        queue.enqueue(ledger.open_requests(batch.id), model=model, priority=priority, on_enqueued=told)
+    except (RedisError, QueueError) as error:
+        raise QueueError(
+            f"batch {batch.id} is safe in the ledger but not wholly on the queue ({error}); "
+            f"when Redis is back, run: cidermill resume {batch.id}"
+        ) from error
+    return batch
+
+
+def register_batch(
+    ledger: Ledger,
+    dataset: Dataset,
+    *,
+    model: str,
+    priority: Priority,
+    output_path: Path | None,
+    output_format: Format,
+    skip_invalid: bool = False,
+    on_progress: Progress | None = None,
+) -> Batch:
+    """Validate a whole dataset and enter it in the ledger; nothing is on the queue yet.
+
+    skip_invalid: bad lines become requests that have failed. Raises InvalidDataset with the bad lines (also with
+    skip_invalid when no line is good), InputError for the file as a whole, LedgerError, StorageError.
+    """
+    output = _absolute(output_path)
+    sha256, key = dataset.sha256(), fingerprint(dataset, model=model, output_path=output_path)
+    validation = validate(dataset, _counter(on_progress, "validating"))
+    if validation.errors and not (skip_invalid and validation.valid):
+        raise InvalidDataset(dataset.path, validation)
+    return ledger.create_batch(
+        batch_id=new_batch_id(),
+        model=model,
+        priority=priority,
+        input_path=str(dataset.path if dataset.path == Path("-") else dataset.path.absolute()),
+        input_sha256=sha256,
+        fingerprint=key,
+        output_path=output,
+        output_format=output_format,
+        lines=_counted(_unchanged(dataset, sha256), _counter(on_progress, "recording")),
+    )
+
+
+def requeue_missing(ledger: Ledger, queue: RequestQueue, batch_id: str, on_progress: Progress | None = None) -> int:
+    """Put back what is open in the ledger and unknown to Redis, under the same ids; returns how many.
+
+    Requests that the queue has set aside are failed first: they are open in the ledger, and are not to run again.
+    Raises NotFoundError, redis.exceptions.RedisError.
+    """
+    batch = ledger.batch(batch_id)
+    give_up(ledger, queue, batch.model)
+    told = _counter(on_progress, "queueing")
+    added = seen = 0
+    for chunk in _chunks(ledger.open_requests(batch_id)):
+        live = queue.live([request.request_id for request in chunk])
+        missing = [request for request in chunk if request.request_id not in live]
+        # The ledger first: a worker can start a request before `enqueue` returns.
+        ledger.requeued([request.request_id for request in missing])
+        added += queue.enqueue(missing, model=batch.model, priority=batch.priority) if missing else 0
+        seen += len(chunk)
+        told(seen)
+    return added
+
+
+def fingerprint(dataset: Dataset, *, model: str, output_path: Path | None) -> str:
+    """Hexadecimal SHA-256 of what makes a command the same one: input, parameters, model and output."""
+    parts = [dataset.sha256(), dataset.template, dict(dataset.defaults), model, _absolute(output_path)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _absolute(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    absolute = str(path.absolute())
+    try:
+        absolute.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"output {absolute!r}: its name is not valid UTF-8; choose another") from error
+    return absolute
+
+
+def _unchanged(dataset: Dataset, sha256: str) -> Iterator[InputLine | LineError]:
+    """The lines once more. Raises InputError after them when they were not those that were validated."""
+    yield from dataset
+    if dataset.sha256() != sha256:
+        raise InputError(f"{dataset.path} changed while it was read; submit it again when it is complete")
+
+
+def _counted(lines: Iterable[InputLine | LineError], told: Callable[[int], None]) -> Iterator[InputLine | LineError]:
+    for count, line in enumerate(lines, 1):
+        yield line
+        told(count)
+
+
+def _counter(on_progress: Progress | None, stage: Stage) -> Callable[[int], None]:
+    return (lambda _: None) if on_progress is None else (lambda count: on_progress(stage, count))
+
+
+def _chunks(requests: Iterable[GenerationRequest]) -> Iterator[list[GenerationRequest]]:
+    iterator = iter(requests)
+    while chunk := list(islice(iterator, CHUNK)):
+        yield chunk

@@ -1,0 +1,1 @@
+"""Alembic revisions of the ledger; `api.ledger.migrate` applies them whenever a ledger is opened."""
