@@ -1,15 +1,11 @@
 """A finished request as a line of OpenAI's batch output."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from api.ledger.records import RecordedRequest
 from api.schemas import GenerationResult, RequestError, TokenLogprob, TopLogprob, Usage
 from api.states import RequestState
-
-if TYPE_CHECKING:
-    from api.ledger.records import RecordedRequest
 
 # What OpenAI writes for a token too unlikely to have a finite log probability; JSON has no infinity.
 _NO_LOGPROB = -9999.0

@@ -1,14 +1,10 @@
 """A request as one plain record: for JSON lines, CSV and Parquet, which need no OpenAI envelope."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from api.dataset.openai_line import error_of
+from api.ledger.records import RecordedRequest
 from api.schemas import JobStats, RequestError
-
-if TYPE_CHECKING:
-    from api.ledger.records import RecordedRequest
 
 _STATS = ("wall_ms", "ttft_ms", "decode_tps", "e2e_tps", "tokens_per_pass", "acceptance", "drafter")
 

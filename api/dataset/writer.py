@@ -1,13 +1,11 @@
 """Results out: OpenAI's batch output, plain JSON lines, CSV, Parquet, or the bare texts. UTF-8, lines end in `\\n`."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from pydantic_core import to_json
 
@@ -18,9 +16,7 @@ from api.dataset.output_row import COLUMNS, json_row, table_row, text_of
 from api.dataset.parquet_rows import INSTALL
 from api.dataset.reader import LineError
 from api.errors import InputError
-
-if TYPE_CHECKING:
-    from api.ledger.records import RecordedRequest
+from api.ledger.records import RecordedRequest
 
 __all__ = ["TEXT_END", "Format", "default_error_path", "openai_line", "write_errors", "write_results"]
 

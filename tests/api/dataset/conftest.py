@@ -1,33 +1,15 @@
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from api.dataset.reader import Dataset, InputLine, LineError
+from api.ledger.records import RecordedRequest
 from api.schemas import GenerationResult, JobStats, RequestBody, RequestError, Usage
 from api.states import RequestState
 
 BATCH = "batch_01JABCDEFGHJKMNPQRSTVWXYZ0"
-
-
-@dataclass(frozen=True)
-class RecordedRequest:
-    request_id: str
-    batch_id: str
-    index: int
-    custom_id: str
-    line: int
-    state: RequestState
-    attempts: int
-    worker: str | None
-    body: RequestBody
-    queued_at: float | None
-    started_at: float | None
-    finished_at: float | None
-    result: GenerationResult | None
-    stats: JobStats | None
 
 
 @pytest.fixture
