@@ -1,8 +1,8 @@
 """The suffix drafter: what followed the last tokens earlier in the prompt or the output.
 
 After SuffixDecoding (arXiv:2411.04975): earlier occurrences of the context's suffix vote for their continuations, which
-are expanded best first into a tree. Here an index of token pairs finds the occurrences and the match is extended
-backwards, so nothing has to be maintained but one dictionary.
+are expanded best first into a tree. Here an index of single tokens and pairs finds the occurrences and the match is
+extended backwards, so nothing has to be maintained but one dictionary.
 """
 
 import heapq
@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from worker.engine.drafters.protocol import DraftLimits
 from worker.engine.tree import TokenTree
 
-NGRAM = 2
+# Pairs are looked up first: of a frequent token the latest occurrences need not be those that match longest.
+NGRAMS = (2, 1)
 MAX_MATCH = 24
 MAX_OCCURRENCES = 24
 MIN_VALUE = 0.02
@@ -48,8 +49,8 @@ class SuffixDrafter:
     def commit(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             self._tokens.append(token)
-            if len(self._tokens) >= NGRAM:
-                self._ends.setdefault(self._last_ngram(), []).append(len(self._tokens))
+            for ngram in self._last_ngrams():
+                self._ends.setdefault(ngram, []).append(len(self._tokens))
 
     def snapshot(self) -> object:
         return len(self._tokens)
@@ -57,8 +58,8 @@ class SuffixDrafter:
     def restore(self, snapshot: object) -> None:
         assert isinstance(snapshot, int)
         while len(self._tokens) > snapshot:
-            if len(self._tokens) >= NGRAM:
-                self._ends[self._last_ngram()].pop()
+            for ngram in self._last_ngrams():
+                self._ends[ngram].pop()
             self._tokens.pop()
 
     def draft(self, tree: TokenTree, limits: DraftLimits) -> None:
@@ -76,19 +77,19 @@ class SuffixDrafter:
                 if -value * confidence >= MIN_VALUE:
                     heapq.heappush(frontier, (value * confidence, next(order), node, child, confidence, voters))
 
-    def _last_ngram(self) -> tuple[int, ...]:
-        return tuple(self._tokens[-NGRAM:])
+    def _last_ngrams(self) -> list[tuple[int, ...]]:
+        return [tuple(self._tokens[-size:]) for size in NGRAMS if len(self._tokens) >= size]
 
     def _occurrences(self) -> list[Occurrence]:
         """The latest earlier places where the context's last tokens stood, each with the length of its match."""
-        if len(self._tokens) < NGRAM:
-            return []
-        ends = self._ends[self._last_ngram()][:-1][-MAX_OCCURRENCES:]
-        return [(end, self._match_length(end)) for end in ends]
+        for ngram in self._last_ngrams():
+            ends = self._ends[ngram][-MAX_OCCURRENCES - 1 : -1]
+            if ends:
+                return [(end, self._match_length(end, len(ngram))) for end in ends]
+        return []
 
-    def _match_length(self, end: int) -> int:
+    def _match_length(self, end: int, length: int) -> int:
         tokens, last = self._tokens, len(self._tokens)
-        length = NGRAM
         while length < MAX_MATCH and end - length > 0 and tokens[end - length - 1] == tokens[last - length - 1]:
             length += 1
         return length
