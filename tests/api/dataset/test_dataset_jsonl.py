@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from api.dataset.json_line import object_of
 from api.dataset.problem import Problem
 from api.dataset.reader import Dataset, InputLine, LineError, Validation, validate
+from api.dataset.request_line import request_line
 from api.errors import InputError
+from api.schemas import PASSTHROUGH_FIELDS, ChatMessage, RequestBody
 
 Read = Callable[..., list[InputLine | LineError]]
 
@@ -321,6 +323,29 @@ def test_defaults_stand_where_the_line_says_nothing(read: Read) -> None:
 def test_defaults_out_of_range_are_one_error(read: Read) -> None:
     with pytest.raises(InputError, match=r"^parameters of the batch: max_tokens: 0 is not at least 1$"):
         read('{"prompt":"x"}\n{"prompt":"y"}\n', defaults={"max_tokens": 0})
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=4,
+)
+FIELDS = st.sampled_from([*RequestBody.model_fields, *PASSTHROUGH_FIELDS, "max_completion_tokens", "id", "custom_id"])
+MESSAGE_FIELDS = st.sampled_from([*ChatMessage.model_fields])
+MESSAGES = st.lists(st.dictionaries(MESSAGE_FIELDS, ANY_JSON, max_size=3), max_size=2)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(FIELDS, ANY_JSON, max_size=4), MESSAGES | st.none(), st.booleans())
+def test_whatever_a_field_holds_is_a_request_or_a_line_error(record: Any, messages: Any, as_body: bool) -> None:
+    if messages is not None:
+        record = record | {"messages": messages}
+    outcome = request_line(openai(body=record) if as_body else record, 1, {"max_tokens": 5})
+    if isinstance(outcome, InputLine):
+        assert RequestBody.model_validate_json(outcome.body.model_dump_json()) == outcome.body
+    else:
+        assert outcome.code in {"invalid_request", "empty_prompt"}
+        assert outcome.message
 
 
 def test_validate_counts_and_tells(tmp_path: Path) -> None:
