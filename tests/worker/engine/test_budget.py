@@ -1,0 +1,154 @@
+"""The cost curve and the choice of nodes, against brute force and by hand."""
+
+import itertools
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from worker.engine.budget import MARGIN, Budget, CostCurve, measure_cost_curve
+from worker.engine.tree import TokenTree
+
+
+def random_draft(rng: random.Random, nodes: int) -> TokenTree:
+    tree = TokenTree(0)
+    while len(tree) < nodes:
+        tree.add(rng.randrange(len(tree)), rng.randrange(20), rng.choice([rng.random(), 0.5, 1.0]))
+    return tree
+
+
+def subtrees(tree: TokenTree) -> list[set[int]]:
+    """Every set of nodes that holds the root and the parent of each of its nodes."""
+    others = range(1, len(tree))
+    sets = [{0, *chosen} for size in range(len(tree)) for chosen in itertools.combinations(others, size)]
+    return [chosen for chosen in sets if all(tree.parents[node] in chosen for node in chosen if node)]
+
+
+def rate(values: Sequence[float], curve: CostCurve, draft_ms: float) -> float:
+    """Expected tokens per millisecond; plain decoding is preferred to a tree that promises as little more."""
+    preference = MARGIN if len(values) == 1 else 1.0
+    return preference * sum(values) / (curve.cost(len(values)) + draft_ms)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_choose_is_the_best_of_all_subtrees(seed: int) -> None:
+    rng = random.Random(seed)
+    tree = random_draft(rng, rng.randint(1, 8))
+    costs = list(itertools.accumulate(rng.choice([0.0, 0.1, rng.random(), 3.0]) for _ in range(8)))
+    curve = CostCurve(tuple(range(1, 9)), tuple(1 + cost for cost in costs))
+    draft_ms = rng.choice([0.0, 0.3, 5.0])
+    best = max(rate([tree.values[node] for node in chosen], curve, draft_ms) for chosen in subtrees(tree))
+    chosen = Budget(curve).choose(tree, draft_ms)
+    assert rate(chosen.values, curve, draft_ms) == pytest.approx(best)
+    for node in range(1, len(chosen)):
+        assert chosen.values[node] <= chosen.values[chosen.parents[node]]
+
+
+def test_choose_never_exceeds_the_measured_nodes() -> None:
+    tree = random_draft(random.Random(1), 12)
+    tree.values = [1.0] * 12
+    assert len(Budget(CostCurve((1, 4), (1.0, 1.0))).choose(tree)) == 4
+
+
+def test_a_costly_second_node_means_plain_decoding() -> None:
+    tree = TokenTree(0)
+    tree.add(0, 1, 0.9)
+    assert len(Budget(CostCurve((1, 2), (10.0, 20.0))).choose(tree)) == 1
+    assert len(Budget(CostCurve((1, 2), (10.0, 18.0))).choose(tree)) == 2
+
+
+def test_a_slow_draft_makes_the_pass_beside_it_cheaper() -> None:
+    # 1.5 tokens in 10 + 10 ms lose to one in 10 ms; but once 40 ms went into the draft, they win.
+    tree = TokenTree(0)
+    tree.add(0, 1, 0.5)
+    budget = Budget(CostCurve((1, 2), (10.0, 20.0)))
+    assert len(budget.choose(tree, draft_ms=0.0)) == 1
+    assert len(budget.choose(tree, draft_ms=40.0)) == 2
+
+
+def test_one_node_is_a_legal_answer() -> None:
+    budget = Budget(CostCurve((1,), (5.0,)))
+    assert budget.max_nodes == 1
+    tree = random_draft(random.Random(0), 5)
+    chosen = budget.choose(tree)
+    assert chosen.tokens == [0]
+    alone = TokenTree(3)
+    assert budget.choose(alone) is alone
+
+
+def test_fixed_nodes_take_the_likeliest_whatever_they_cost() -> None:
+    tree = TokenTree(0)
+    left = tree.add(0, 1, 0.9)
+    tree.add(0, 2, 0.5)
+    tree.add(left, 3, 0.8)
+    tree.add(left, 4, 0.1)
+    budget = Budget(CostCurve((1, 2), (1.0, 1000.0)), fixed_nodes=3)
+    assert budget.max_nodes == 3
+    assert sorted(budget.choose(tree).tokens) == [0, 1, 3]
+    assert len(Budget(None, fixed_nodes=16).choose(tree)) == 5
+    assert len(Budget(None, fixed_nodes=1).choose(tree)) == 1
+
+
+def test_fit_takes_medians_and_pools_what_falls() -> None:
+    curve = CostCurve.fit({1: [9, 11, 10], 4: [30, 500, 20], 2: [14, 14, 14], 8: [20, 20, 20]})
+    assert curve.nodes == (1, 2, 4, 8)
+    # Medians 10, 14, 30, 20: the last two break the order and become their mean.
+    assert curve.milliseconds == pytest.approx((10, 14, 25, 25))
+
+
+def test_cost_is_linear_between_measured_counts() -> None:
+    curve = CostCurve((1, 2, 4), (10.0, 20.0, 60.0))
+    assert [curve.cost(n) for n in (1, 2, 3, 4)] == pytest.approx([10, 20, 40, 60])
+    assert curve.max_nodes == 4
+
+
+class ScriptedTimer:
+    """Pass times from a list per node count; records the order of the calls."""
+
+    def __init__(self, times: dict[int, list[float]]) -> None:
+        self.times = {nodes: iter(values) for nodes, values in times.items()}
+        self.calls: list[int] = []
+
+    def __call__(self, nodes: int) -> float:
+        self.calls.append(nodes)
+        return next(self.times[nodes])
+
+
+def test_measuring_goes_round_robin_and_leaves_the_warm_up_out() -> None:
+    warm_up = 1e6
+    timer = ScriptedTimer(
+        {
+            1: [warm_up, 10, 11, 12, 10, 9],
+            2: [warm_up, 20, 20, 20, 21, 22],
+            3: [warm_up, 19, 19, 19, 19, 19],
+            4: [warm_up, 40, 41, 90, 42, 43],
+        }
+    )
+    curve = measure_cost_curve(timer, 4, rounds=5)
+    assert timer.calls == [1, 2, 3, 4] * 6
+    assert curve.nodes == (1, 2, 3, 4)
+    assert curve.milliseconds == pytest.approx((10, 19.5, 19.5, 42))
+
+
+def test_measuring_stops_early_when_passes_are_slow() -> None:
+    timer = ScriptedTimer({1: [1] + [3000] * 9, 2: [1] + [5000] * 9})
+    curve = measure_cost_curve(timer, 2, rounds=5, time_limit_ms=8000)
+    # One warm-up round, then two rounds at least.
+    assert timer.calls == [1, 2] * 3
+    assert curve.milliseconds == pytest.approx((3000, 5000))
+
+
+@pytest.mark.parametrize(
+    ("max_nodes", "counts"),
+    [
+        (1, (1,)),
+        (2, (1, 2)),
+        (5, (1, 2, 3, 4, 5)),
+        (16, (1, 2, 3, 4, 6, 8, 12, 16)),
+        (20, (1, 2, 3, 4, 6, 8, 12, 16, 20)),
+    ],
+)
+def test_measured_counts_end_at_the_largest_tree(max_nodes: int, counts: tuple[int, ...]) -> None:
+    curve = measure_cost_curve(lambda nodes: float(nodes), max_nodes, rounds=1)
+    assert curve.nodes == counts
+    assert curve.milliseconds == tuple(float(n) for n in counts)

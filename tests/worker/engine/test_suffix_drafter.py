@@ -1,0 +1,178 @@
+"""The suffix drafter: drafts are earlier continuations, and its state is nothing but the tokens it was given."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from worker.engine.drafters.protocol import DraftLimits
+from worker.engine.drafters.suffix import MAX_OCCURRENCES, SuffixDrafter
+from worker.engine.tree import TokenTree
+
+WIDE = DraftLimits(nodes=32, depth=16)
+
+
+def draft(drafter: SuffixDrafter, pending: int, limits: DraftLimits = WIDE) -> TokenTree:
+    tree = TokenTree(pending)
+    drafter.draft(tree, limits)
+    return tree
+
+
+def content(tree: TokenTree) -> list[object]:
+    return [tree.tokens, tree.parents, tree.confidences]
+
+
+def cold(tokens: Sequence[int], limits: DraftLimits = WIDE) -> TokenTree:
+    """The draft of a fresh drafter that was given `tokens` at once."""
+    drafter = SuffixDrafter()
+    drafter.prefill(tokens)
+    return draft(drafter, tokens[-1], limits)
+
+
+def repetitive(rng: random.Random, count: int) -> list[int]:
+    """Tokens in which phrases come back."""
+    tokens: list[int] = []
+    while len(tokens) < count:
+        if len(tokens) > 6 and rng.random() < 0.5:
+            start = rng.randrange(len(tokens) - 4)
+            tokens += tokens[start : start + rng.randint(2, 9)]
+        else:
+            tokens += [rng.randrange(6) for _ in range(rng.randint(1, 4))]
+    return tokens[:count]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_warm_state_equals_the_cold_state_after_any_commits(seed: int) -> None:
+    rng = random.Random(seed)
+    tokens = repetitive(rng, 160)
+    drafter = SuffixDrafter()
+    given = rng.randint(1, 30)
+    drafter.prefill(tokens[:given])
+    drafted = 0
+    while given < len(tokens):
+        tree = draft(drafter, tokens[given - 1])
+        assert content(tree) == content(cold(tokens[:given]))
+        drafted += len(tree) - 1
+        step = rng.randint(1, 7)
+        drafter.commit(tokens[given : given + step])
+        given += len(tokens[given : given + step])
+    assert drafted > 50
+
+
+def test_a_new_request_forgets_the_last_one() -> None:
+    drafter = SuffixDrafter()
+    drafter.prefill([1, 2, 3, 1, 2, 3, 1, 2])
+    assert len(draft(drafter, 2)) > 1
+    drafter.prefill([7, 1, 2])
+    assert len(draft(drafter, 2)) == 1
+
+
+def test_drafting_leaves_no_trace() -> None:
+    tokens = repetitive(random.Random(4), 80)
+    drafter = SuffixDrafter()
+    drafter.prefill(tokens)
+    first = content(draft(drafter, tokens[-1]))
+    for nodes in (1, 2, 7, 32):
+        draft(drafter, tokens[-1], DraftLimits(nodes, 3))
+    assert content(draft(drafter, tokens[-1])) == first
+    # The target went another way than every guess.
+    drafter.commit([99])
+    drafter.commit(tokens[-2:])
+    assert content(draft(drafter, tokens[-1])) == content(cold([*tokens, 99, *tokens[-2:]]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_restore_returns_to_the_snapshot(seed: int) -> None:
+    rng = random.Random(seed)
+    tokens = repetitive(rng, 120)
+    drafter = SuffixDrafter()
+    drafter.prefill(tokens[:40])
+    outer = drafter.snapshot()
+    drafter.commit(tokens[40:70])
+    inner = drafter.snapshot()
+    drafter.commit(tokens[70:])
+    drafter.restore(inner)
+    assert content(draft(drafter, tokens[69])) == content(cold(tokens[:70]))
+    drafter.restore(outer)
+    assert content(draft(drafter, tokens[39])) == content(cold(tokens[:40]))
+    other = repetitive(rng, 40)
+    drafter.commit(other)
+    assert content(draft(drafter, other[-1])) == content(cold([*tokens[:40], *other]))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_path_of_a_draft_followed_the_context_before(seed: int) -> None:
+    tokens = repetitive(random.Random(seed), 150)
+    tree = cold(tokens)
+    windows = {tuple(tokens[i:j]) for i in range(len(tokens)) for j in range(i + 2, min(i + 20, len(tokens)) + 1)}
+    for node in range(1, len(tree)):
+        guessed = [tree.tokens[n] for n in tree.path(node)[1:]]
+        # The last token and the guesses stood side by side earlier in the text.
+        assert tuple(tokens[-1:] + guessed) in windows
+
+
+def test_the_first_guess_is_the_continuation() -> None:
+    tree = cold([4, 5, 6, 7, 8, 9, 4, 5])
+    assert tree.tokens == [5, 6, 7, 8, 9, 4, 5]
+    assert tree.is_chain
+
+
+def test_the_longest_match_wins_against_the_latest() -> None:
+    #        -- 1 2 3 then 50 --        - 9 2 3 then 60 -
+    tokens = [1, 2, 3, 50, 51, 7, 7, 8, 9, 2, 3, 60, 61, 1, 2, 3]
+    tree = cold(tokens)
+    first_level = {tree.tokens[node]: tree.confidences[node] for node in tree.children(0)}
+    assert set(first_level) == {50, 60}
+    assert first_level[50] > first_level[60]
+    smallest = cold(tokens, DraftLimits(nodes=2, depth=16))
+    assert smallest.tokens == [3, 50]
+
+
+def test_agreeing_occurrences_are_trusted_more_than_split_ones() -> None:
+    agreed = cold([1, 2, 5, 0, 1, 2, 5, 9, 1, 2])
+    split = cold([1, 2, 5, 0, 1, 2, 6, 9, 1, 2])
+    assert [agreed.tokens[node] for node in agreed.children(0)] == [5]
+    assert {split.tokens[node] for node in split.children(0)} == {5, 6}
+    assert agreed.confidences[1] > max(split.confidences[node] for node in split.children(0))
+
+
+def test_a_longer_match_is_trusted_more() -> None:
+    short = cold([8, 1, 2, 5, 7, 1, 2])
+    long = cold([3, 4, 1, 2, 5, 7, 3, 4, 1, 2])
+    assert short.tokens[1] == long.tokens[1] == 5
+    assert long.confidences[1] > short.confidences[1]
+
+
+@pytest.mark.parametrize("tokens", [[], [3], [3, 4], [1, 2, 3, 4, 5]])
+def test_no_earlier_occurrence_means_no_draft(tokens: list[int]) -> None:
+    drafter = SuffixDrafter()
+    drafter.prefill(tokens)
+    assert len(draft(drafter, tokens[-1] if tokens else 9)) == 1
+
+
+def test_an_exhausted_budget_means_no_draft() -> None:
+    tokens = [1, 2, 3] * 8
+    assert len(cold(tokens, DraftLimits(nodes=1, depth=16))) == 1
+    assert len(cold(tokens, DraftLimits(nodes=32, depth=0))) == 1
+
+
+@pytest.mark.parametrize(("nodes", "depth"), [(2, 1), (5, 3), (16, 1), (32, 16), (8, 100)])
+def test_limits_are_kept(nodes: int, depth: int) -> None:
+    tree = cold(repetitive(random.Random(1), 200) + [0, 1] * 10, DraftLimits(nodes, depth))
+    assert 1 < len(tree) <= nodes
+    assert tree.max_depth <= depth
+
+
+def test_old_occurrences_do_not_slow_a_draft() -> None:
+    # A pair that stands everywhere: only its latest occurrences are looked at.
+    filler = [token for number in range(100) for token in (1, 2, 10 + number)]
+    tree = cold([*filler, 1, 2])
+    guessed = {tree.tokens[node] for node in tree.children(0)}
+    assert guessed <= {10 + number for number in range(100 - MAX_OCCURRENCES, 100)}
+
+
+def test_the_root_must_be_the_last_committed_token() -> None:
+    drafter = SuffixDrafter()
+    drafter.prefill([1, 2])
+    with pytest.raises(AssertionError):
+        draft(drafter, 7)
