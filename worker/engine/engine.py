@@ -98,6 +98,7 @@ class Engine:
         try:
             prompt = prompt_tokens(request, self.target.tokenizer)
             self._check_context(prompt)
+            self._check_token_ids(request)
         except PromptError as refused:
             return GenerationResult(request_id=request.request_id, error=refused.error), self._stats(tally, [])
         try:
@@ -118,6 +119,8 @@ class Engine:
         resolved = resolve(request, self.target.generation_defaults)
         rules, notes = self._end_rules(request, len(prompt))
         sampling = sampling_of(request, resolved, rules.end_tokens | rules.stop_tokens, self.target.tokenizer)
+        if request.thinking_budget is not None and sampling.thinking_budget is None:
+            notes.append("thinking_budget has no effect: this model does not mark its thinking by single tokens")
         completion = Completion(rules, self.target.tokenizer.decode)
         record = LogprobRecord(request.top_logprobs, self.target.tokenizer.decode) if request.logprobs else None
         generation = Generation(
@@ -146,6 +149,18 @@ class Engine:
                 f"the prompt has {len(prompt)} tokens, and the context window of {self.target.spec} holds "
                 f"{self.target.context} with at least one token of the answer",
             )
+
+    def _check_token_ids(self, request: GenerationRequest) -> None:
+        """MLX checks no bounds: an id past the vocabulary would be written past the end of the logits."""
+        named = {"logit_bias": list(request.logit_bias or {}), "stop_token_ids": request.stop_token_ids}
+        for name, ids in named.items():
+            for token in ids:
+                if not 0 <= token < self.target.vocabulary:
+                    raise PromptError(
+                        "invalid_token_id",
+                        f"{name} names token {token}, and the vocabulary of {self.target.spec} has the ids 0 to "
+                        f"{self.target.vocabulary - 1}",
+                    )
 
     def _end_rules(self, request: GenerationRequest, prompt_length: int) -> tuple[EndRules, list[str]]:
         window = self.target.context - prompt_length
