@@ -50,13 +50,21 @@ def sampling_of(
 ) -> Sampling:
     """The engine's form of a resolved recipe."""
     values: dict[str, Any] = {name: value.value for name, value in resolved.items()}
-    thinks = bool(getattr(tokenizer, "has_thinking", False))
+    think_start, think_end = _thinking_markers(tokenizer)
     return Sampling(
         **values,
         logit_bias=dict(request.logit_bias or {}),
         min_tokens=request.min_tokens,
         suppressed=end_tokens,
-        thinking_budget=request.thinking_budget if thinks else None,
-        think_start=tokenizer.think_start_id if thinks else None,
-        think_end=tokenizer.think_end_id if thinks else None,
+        thinking_budget=request.thinking_budget if think_end is not None else None,
+        think_start=think_start,
+        think_end=think_end,
     )
+
+
+def _thinking_markers(tokenizer: Any) -> tuple[int | None, int | None]:
+    """The tokens that open and close thinking; None and None when there are none, or markers of several tokens."""
+    try:
+        return tokenizer.think_start_id, tokenizer.think_end_id
+    except ValueError:
+        return None, None
