@@ -57,6 +57,8 @@ class Generation:
         self._prompt, self._pending = prompt, prompt[-1]
         with self.tally.stopwatch.phase("prefill"):
             cached = self.session.begin(prompt, prefill_chunk, self._should_stop)
+        if len(self.session.tokens) < len(prompt) - 1:
+            self.completion.cancel()
         with self.tally.stopwatch.phase("draft"):
             self.calibration.start_request()
             self.drafter.prefill(prompt)
@@ -72,6 +74,8 @@ class Generation:
     def _finished(self) -> bool:
         if not self.completion.finished and self._should_stop():
             self.completion.cancel()
+            if held_back := self.completion.new_text():
+                self._on_tokens(held_back, len(self.completion.tokens))
         return self.completion.finished
 
     @property
