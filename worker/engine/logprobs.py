@@ -18,9 +18,13 @@ class LogprobRecord:
         self._entries: list[TokenLogprob] = []
 
     def add(self, token: int, row: Row) -> None:
-        """Record a draw from `row` [vocabulary]; only the requested values are kept."""
+        """Record a draw from `row` [vocabulary]; only the requested values are kept.
+
+        A token that cannot be drawn is no rival: its logprob, minus infinity, does not survive JSON either.
+        """
         best = np.argpartition(-row, self._top)[: self._top] if self._top else np.empty(0, dtype=np.int64)
         best = best[np.argsort(-row[best], kind="stable")]
+        best = best[row[best] > -np.inf]
         rivals = [TopLogprob(token_id=int(i), token=self._decode([int(i)]), logprob=float(row[i])) for i in best]
         self._entries.append(
             TokenLogprob(token_id=token, token=self._decode([token]), logprob=float(row[token]), top=rivals)
