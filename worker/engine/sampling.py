@@ -182,7 +182,10 @@ def draw(logprobs: Row, sampling: Sampling, position: int) -> int:
     if sampling.temperature == 0:
         return int(np.argmax(logprobs))
     tokens = candidates(logprobs, sampling)
-    scores = logprobs[tokens].astype(np.float64) / sampling.temperature
+    # The best score is 0 and the others fall from there, so a temperature near zero overflows to a greedy draw.
+    above = logprobs[tokens].astype(np.float64) - float(logprobs.max())
+    with np.errstate(over="ignore"):
+        scores = above / sampling.temperature
     return int(tokens[np.argmax(scores + gumbel_noise(sampling.seed, position, tokens))])
 
 
