@@ -49,7 +49,7 @@ def convert(gguf: Path, directory: Path, dtype: Dtype | None) -> None:
     except (RuntimeError, ValueError) as error:
         raise ModelError(f"{gguf}: cannot be read as GGUF: {error}") from error
     weights, metadata = loaded
-    facts = {name: _plain(value) for name, value in metadata.items()}
+    facts = _Facts(gguf, metadata)
     _check_supported(gguf, facts)
     renamed = _renamed(gguf, weights, facts)
     bits = _bits(renamed)
@@ -69,6 +69,17 @@ def convert(gguf: Path, directory: Path, dtype: Dtype | None) -> None:
 def packed_float_type() -> mx.Dtype:
     """Type of the scales of packed weights: MLX's CPU kernels are an order of magnitude faster in float32."""
     return mx.float32 if mx.default_device() == mx.cpu else mx.bfloat16
+
+
+class _Facts(dict[str, Any]):
+    """A file's metadata; a fact that is missing is an error that names it."""
+
+    def __init__(self, gguf: Path, metadata: dict[str, Any]) -> None:
+        super().__init__({name: _plain(value) for name, value in metadata.items()})
+        self._gguf = gguf
+
+    def __missing__(self, name: str) -> Any:
+        raise ModelError(f"{self._gguf}: the GGUF metadata has no {name}; use an MLX directory")
 
 
 def _plain(value: Any) -> Any:

@@ -53,6 +53,8 @@ def _chat_tokens(messages: list[ChatMessage], request: GenerationRequest, tokeni
         )
     except Exception as error:
         raise PromptError("chat_template_error", f"the chat template refused the messages: {error}") from error
+    if not rendered:
+        raise PromptError("empty_prompt", "the chat template makes no tokens of the messages")
     return list(rendered)
 
 
