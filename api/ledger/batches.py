@@ -99,7 +99,7 @@ def resolve_id(connection: Connection, name: str) -> str:
     Raises NotFoundError when no batch, or more than one, starts so.
     """
     if name == LATEST:
-        newest = connection.execute(select(BATCHES.c.id).order_by(BATCHES.c.id.desc()).limit(1)).scalar()
+        newest = connection.execute(_newest_first().with_only_columns(BATCHES.c.id).limit(1)).scalar()
         if newest is None:
             raise NotFoundError("there is no batch in this ledger yet; `cidermill submit` or `cidermill run` makes one")
         return str(newest)

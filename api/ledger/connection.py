@@ -24,9 +24,9 @@ def create_file(path: Path) -> None:
 
     SQLite gives its -wal and -shm files the mode of the file itself. Raises LedgerError, StorageError.
     """
-    if path.exists() and not path.is_file():
-        raise LedgerError(f"{path} is not a ledger: it is not a regular file; choose another data_dir")
     try:
+        if path.exists() and not path.is_file():
+            raise LedgerError(f"{path} is not a ledger: it is not a regular file; choose another data_dir")
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except OSError as error:
