@@ -89,6 +89,7 @@ class LeaseRegistry(StartedJobRegistry):
             if job is not None:
                 self._move_on(job, queue, pipeline)
             pipeline.zrem(self.key, member)
+            pipeline.delete(b"rq:execution:" + member)
             pipeline.execute()
             if job is not None:
                 logger.warning(

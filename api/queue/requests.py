@@ -162,6 +162,14 @@ class RequestQueue:
                 pipeline.llen(self._queue(queue_name(model, priority)).key)
             return dict(zip(PRIORITIES, pipeline.execute(), strict=True))
 
+    def demand(self) -> dict[str, int]:
+        """Requests that wait, per model that has any."""
+        names = cast(set[bytes], self._connection.smembers(RQ_QUEUES_KEY))
+        prefix = SafeQueue.redis_queue_namespace_prefix
+        models = {key.decode("utf-8", "replace").removeprefix(prefix).rpartition(":")[0] for key in names}
+        waiting = {model: sum(self.depth(model).values()) for model in models if model}
+        return {model: count for model, count in waiting.items() if count}
+
     def _queue(self, name: str) -> SafeQueue:
         return SafeQueue(name, self._connection, settling_seconds=self._settling_seconds)
 
@@ -235,6 +243,7 @@ class RequestQueue:
                 )
                 for member, _score in members:
                     self._connection.zrem(registry.key, member)
+                    self._connection.delete(b"rq:execution:" + member)
 
     def _delete(self, request_ids: Sequence[str], queues: Sequence[str]) -> None:
         with self._connection.pipeline() as pipeline:

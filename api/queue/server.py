@@ -33,10 +33,11 @@ POLL_SECONDS = 0.02
 class PrivateServer:
     """A running server. url: for `connect`. pid: of the server process."""
 
-    def __init__(self, socket: Path, pid: int, process: "subprocess.Popen[bytes] | None" = None) -> None:
+    def __init__(self, socket: Path, files: Path, pid: int, process: "subprocess.Popen[bytes] | None" = None) -> None:
         self.url = f"unix://{socket}"
         self.pid = pid
         self._socket = socket
+        self._files = files
         self._process = process
 
     @classmethod
@@ -51,11 +52,11 @@ class PrivateServer:
         while time.monotonic() < deadline:
             pid = _answering(socket)
             if pid is not None:
-                return cls(socket, pid)
+                return cls(socket, files, pid)
             with _lock(files) as lock:
                 if lock is not None:
                     process = _spawn(files, socket, lock)
-                    return cls(socket, _wait_until_up(process, socket, files, deadline), process)
+                    return cls(socket, files, _wait_until_up(process, socket, files, deadline), process)
             time.sleep(POLL_SECONDS)
         raise QueueError(f"the private Redis server of {data_dir} is running but does not answer; see {_log(files)}")
 
@@ -75,12 +76,9 @@ class PrivateServer:
 
     def _running(self) -> bool:
         if self._process is not None:
-            return self._process.poll() is None
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
+            self._process.poll()  # else it stays as a zombie of ours
+        with _lock(self._files) as lock:
+            return lock is None
 
 
 def find_server() -> Path:

@@ -26,7 +26,7 @@ def scripted_text(prompt: str, tokens: int) -> str:
 
 @dataclass
 class ScriptedEngine:
-    """prompt "raise" raises, "die" kills the process. log: a file that gets one line per start."""
+    """a prompt that starts with "raise" raises, "die" kills the process. log: a file that gets one line per start."""
 
     seconds_per_token: float = 0.0
     log: Path | None = None
@@ -42,8 +42,8 @@ class ScriptedEngine:
     ) -> tuple[GenerationResult, JobStats]:
         self._note(request)
         prompt = request.prompt or ""
-        if prompt == "raise":
-            raise RuntimeError("a message that quotes the prompt")
+        if prompt.startswith("raise"):
+            raise RuntimeError(f"cannot take {prompt!r}")
         if prompt == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         wanted = request.max_tokens or 4

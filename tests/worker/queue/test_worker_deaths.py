@@ -3,6 +3,8 @@
 import signal
 
 import pytest
+from rq.command import send_stop_job_command
+from rq.serializers import JSONSerializer
 
 from api.queue.presence import live_workers
 from api.queue.requests import RequestQueue
@@ -122,6 +124,17 @@ def test_cancelled_batch_stops_its_running_request(station: Station) -> None:
     assert event.result.finish_reason == "cancelled"
     wait_until(lambda: not station.queue.live([running, waiting]), "an empty queue")
     assert len(station.starts()) == 1
+
+
+def test_rq_stop_command_stops_the_running_request(station: Station) -> None:
+    [request_id] = station.enqueue("a prompt", tokens=2000)
+    station.start_worker(seconds_per_token=0.05)
+    wait_until(station.starts, "the start")
+    send_stop_job_command(station.redis, request_id, serializer=JSONSerializer)
+    [event] = station.wait_for_results(1)
+    assert event.result is not None
+    assert event.result.finish_reason == "cancelled"
+    wait_until(lambda: not station.queue.live([request_id]), "the end of the job")
 
 
 def test_deadline_is_an_error_result_and_not_a_second_attempt(station: Station) -> None:

@@ -1,0 +1,69 @@
+from redis import Redis
+
+from api.queue.results import RESULTS_STREAM, ResultsReader, publish
+from api.schemas import GenerationResult, RequestEvent
+
+
+def _event(index: int) -> RequestEvent:
+    request_id = f"batch_x-{index}"
+    result = GenerationResult(request_id=request_id, text="é")
+    return RequestEvent(kind="finished", request_id=request_id, worker="w", attempt=1, at=1.5, result=result)
+
+
+def _read(reader: ResultsReader) -> list[RequestEvent | None]:
+    return [event for _, event in reader.read(block_ms=1)]
+
+
+def test_what_was_published_before_the_first_reader_is_read(redis: Redis) -> None:
+    publish(redis, _event(0))
+    assert _read(ResultsReader(redis, "a")) == [_event(0)]
+
+
+def test_unacknowledged_entries_come_again_first_also_after_a_restart(redis: Redis) -> None:
+    reader = ResultsReader(redis, "a")
+    publish(redis, _event(0))
+    [(first, _)] = reader.read()
+    publish(redis, _event(1))
+    assert _read(reader) == [_event(0)]
+    assert _read(ResultsReader(redis, "a")) == [_event(0)]
+    reader.acknowledge([first])
+    assert _read(reader) == [_event(1)]
+
+
+def test_acknowledged_entries_leave_the_stream(redis: Redis) -> None:
+    reader = ResultsReader(redis, "a")
+    for index in range(3):
+        publish(redis, _event(index))
+    entries = reader.read(count=2)
+    assert [event for _, event in entries] == [_event(0), _event(1)]
+    reader.acknowledge([entry_id for entry_id, _ in entries])
+    assert redis.xlen(RESULTS_STREAM) == 1
+    assert _read(reader) == [_event(2)]
+
+
+def test_entries_of_a_dead_consumer_are_claimed(redis: Redis) -> None:
+    publish(redis, _event(0))
+    [(entry_id, _)] = ResultsReader(redis, "dead").read()
+    other = ResultsReader(redis, "other")
+    assert other.read(block_ms=1) == []
+    redis.xclaim(RESULTS_STREAM, "recorder", "dead", 0, [entry_id], idle=61_000)
+    assert _read(other) == [_event(0)]
+
+
+def test_entry_that_does_not_parse_is_none(redis: Redis) -> None:
+    reader = ResultsReader(redis, "a")
+    redis.xadd(RESULTS_STREAM, {"event": b"\xff{"})
+    redis.xadd(RESULTS_STREAM, {"other": "x"})
+    entries = reader.read()
+    assert [event for _, event in entries] == [None, None]
+    reader.acknowledge([entry_id for entry_id, _ in entries])
+    assert redis.xlen(RESULTS_STREAM) == 0
+
+
+def test_reader_survives_a_server_that_lost_its_data(redis: Redis) -> None:
+    reader = ResultsReader(redis, "a")
+    reader.read(block_ms=1)
+    redis.flushall()
+    publish(redis, _event(0))
+    assert reader.read(block_ms=1) == []
+    assert _read(reader) == [_event(0)]

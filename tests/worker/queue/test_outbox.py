@@ -1,0 +1,69 @@
+import stat
+from pathlib import Path
+
+import pytest
+from fakeredis import FakeStrictRedis
+from redis import exceptions
+
+from api.errors import StorageError
+from api.queue.results import RESULTS_STREAM, ResultsReader
+from api.schemas import GenerationResult, RequestEvent
+from worker.outbox import Outbox, deliver_leftovers
+
+
+def _event(index: int) -> RequestEvent:
+    request_id = f"batch_x-{index}"
+    result = GenerationResult(request_id=request_id, text="t")
+    return RequestEvent(kind="finished", request_id=request_id, worker="w", attempt=1, at=1.0, result=result)
+
+
+class Unreachable(FakeStrictRedis):
+    def execute_command(self, *args: object, **options: object) -> object:
+        raise exceptions.ConnectionError
+
+
+def test_stored_events_are_published_in_order_and_gone(tmp_path: Path) -> None:
+    redis = FakeStrictRedis()
+    outbox = Outbox(tmp_path / "outbox-w.sqlite3")
+    outbox.store(_event(0))
+    outbox.store(_event(1))
+    assert outbox.deliver(redis) == ["batch_x-0", "batch_x-1"]
+    assert outbox.deliver(redis) == []
+    assert [event for _, event in ResultsReader(redis, "c").read()] == [_event(0), _event(1)]
+    outbox.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_undelivered_event_stays_and_is_adopted_after_its_worker(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "outbox-w.sqlite3")
+    outbox.store(_event(0))
+    with pytest.raises(exceptions.ConnectionError):
+        outbox.deliver(Unreachable())
+    redis = FakeStrictRedis()
+    assert deliver_leftovers(tmp_path, redis) == []  # its worker lives
+    outbox.close()
+    assert deliver_leftovers(tmp_path, redis) == ["batch_x-0"]
+    assert redis.xlen(RESULTS_STREAM) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_file_is_closed_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "outbox-w.sqlite3"
+    outbox = Outbox(path)
+    outbox.store(_event(0))
+    for file in tmp_path.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+    outbox.close()
+
+
+def test_damaged_outbox_stays_and_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "outbox-w.sqlite3").write_bytes(b"no database" * 1000)
+    assert deliver_leftovers(tmp_path, FakeStrictRedis()) == []
+    assert (tmp_path / "outbox-w.sqlite3").exists()
+
+
+def test_second_worker_of_a_name_is_refused(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "outbox-w.sqlite3")
+    with pytest.raises(StorageError, match="outbox-w"):
+        Outbox(tmp_path / "outbox-w.sqlite3")
+    outbox.close()
