@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import BaseModel, Field, SecretStr, ValidationError
 from pydantic_settings import (
@@ -52,8 +52,6 @@ class Settings(BaseSettings):
     request_timeout_seconds: float = Field(3600, gt=0, description="wall time of one request at most")
     max_line_bytes: int = Field(8 * 2**20, ge=1024, description="longest input line")
 
-    flags: ClassVar[dict[str, Any]] = {}
-
     @property
     def ledger_path(self) -> Path:
         return self.data_dir / "ledger.sqlite3"
@@ -68,8 +66,8 @@ class Settings(BaseSettings):
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_path())
 

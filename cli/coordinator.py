@@ -9,12 +9,13 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from api.errors import QueueError
+from cli.options import LOCAL_HEARTBEAT_SECONDS, LOCAL_LEASE_SECONDS
 from cli.worker_process import WorkerProcess
 
 if TYPE_CHECKING:
-    from api.ledger.ledger import Ledger
     from redis import Redis
 
+    from api.ledger.ledger import Ledger
     from api.ledger.records import RecordedRequest
     from api.queue.server import PrivateServer
     from api.schemas import Batch, WorkerInfo
@@ -54,8 +55,18 @@ class Coordinator:
             if self.server:
                 self.server.stop()
 
-    def wait(self, batch_id: str, on_finished: Callable[[RecordedRequest], None], on_tick: Callable[[], None]) -> Batch:
-        """Wait until the batch is final, keeping the local processes alive; returns it."""
+    def wait(
+        self,
+        batch_id: str,
+        *,
+        on_finished: Callable[[RecordedRequest], None],
+        on_news: Callable[[str], None],
+        on_tick: Callable[[], None],
+    ) -> Batch:
+        """Wait until the batch is final, keeping the local processes alive; returns it.
+
+        on_finished: each request that becomes final. on_news: what the local processes have to say.
+        """
         ledger = self._workspace.ledger
         while True:
             while self._finished:
@@ -63,7 +74,8 @@ class Coordinator:
             batch = ledger.batch(batch_id)
             if batch.counts.finished == batch.counts.total and not self._finished:
                 return batch
-            self._keep_alive()
+            for line in self._keep_alive():
+                on_news(line)
             on_tick()
             time.sleep(TICK_SECONDS)
 
@@ -94,25 +106,39 @@ class Coordinator:
             model=self._model,
             redis_url=url,
             data_dir=settings.data_dir,
-            config={f"CIDERMILL_{name.upper()}": str(getattr(settings, name)) for name in _WORKER_SETTINGS},
+            config=self._worker_settings(),
         )
         worker.start()
         return worker
 
-    def _keep_alive(self) -> None:
+    def _worker_settings(self) -> dict[str, str]:
+        """The settings of this command as the worker's environment, so that both go by the same ones."""
+        settings = self._workspace.settings
+        shared = {name: str(getattr(settings, name)) for name in _WORKER_SETTINGS}
+        if self.server:
+            shared["lease_seconds"] = str(min(settings.lease_seconds, LOCAL_LEASE_SECONDS))
+            shared["heartbeat_seconds"] = str(min(settings.heartbeat_seconds, LOCAL_HEARTBEAT_SECONDS))
+        return {f"CIDERMILL_{name.upper()}": value for name, value in shared.items()}
+
+    def _keep_alive(self) -> list[str]:
+        """Start again what has died; returns what there is to say."""
+        news = []
         if self.server and not self.server.alive():
             from api.queue.server import PrivateServer
 
             self.server = PrivateServer.start(self._workspace.settings.data_dir)
+            news.append("the private server had died; it is up again with all it held")
         if self.worker:
-            self.worker.check()
+            news += self.worker.news()
+            if self.worker.check():
+                news.append("the worker had died; a new one starts")
+        return news
 
     def _record(self) -> None:
         from api.ledger.ledger import Ledger
-        from api.recorder import Recorder
-
         from api.queue.connection import connect
         from api.queue.results import ResultsReader
+        from api.recorder import Recorder
 
         url = self.server.url if self.server else self._workspace.redis_url
         assert url

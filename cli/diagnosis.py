@@ -47,12 +47,12 @@ def _ledger(workspace: Workspace) -> tuple[str, str]:
 
 def _redis(workspace: Workspace) -> tuple[str, str]:
     from api.queue.connection import redacted
-    from api.queue.server import server_binary
+    from api.queue.server import find_server
 
     if workspace.redis_url:
         info: Any = workspace.connect().info("server")
         return "ok", f"{redacted(workspace.redis_url)}, version {info['redis_version']}"
-    return "ok", f"a private server: {server_binary()}"
+    return "ok", f"a private server: {find_server()}"
 
 
 def _mlx(_workspace: Workspace) -> tuple[str, str]:

@@ -10,9 +10,9 @@ import typer
 from api.errors import QueueError
 
 if TYPE_CHECKING:
-    from api.ledger.ledger import Ledger
     from redis import Redis
 
+    from api.ledger.ledger import Ledger
     from api.queue.requests import RequestQueue
     from api.settings import Settings
 
@@ -35,6 +35,11 @@ Model = Annotated[
     ),
 ]
 BatchId = Annotated[str, typer.Argument(metavar="BATCH", help="Batch id, the start of one, or 'latest'.")]
+
+
+# On one machine no network can be late, so a dead worker's request need not wait as long as on a fleet.
+LOCAL_LEASE_SECONDS = 10.0
+LOCAL_HEARTBEAT_SECONDS = 2.0
 
 
 class Workspace:
@@ -73,10 +78,13 @@ class Workspace:
         return connect(url)
 
     def queue(self, connection: Redis) -> RequestQueue:
+        """The request queue. The private server of one machine needs little time to settle after a start."""
         from api.queue.requests import RequestQueue
+        from api.queue.safe_queue import SETTLING_SECONDS
 
         return RequestQueue(
             connection,
             max_attempts=self.settings.max_attempts,
             request_timeout_seconds=self.settings.request_timeout_seconds,
+            settling_seconds=SETTLING_SECONDS if self.redis_url else LOCAL_LEASE_SECONDS,
         )

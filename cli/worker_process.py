@@ -30,6 +30,7 @@ class WorkerProcess:
             "CIDERMILL_DATA_DIR": str(data_dir),
         }
         self.log_path = data_dir / "logs" / "worker.log"
+        self._told = self.log_path.stat().st_size if self.log_path.exists() else 0
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
         self._early_deaths = 0
@@ -65,6 +66,15 @@ class WorkerProcess:
             )
         self.start()
         return True
+
+    def news(self) -> list[str]:
+        """Whole lines that the worker has written since the last call."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._told)
+            lines = log.read().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith(b"\n")]
+        self._told += sum(map(len, whole))
+        return [line.decode("utf-8", "replace").rstrip() for line in whole]
 
     def stop(self, patience_seconds: float) -> None:
         """Let it finish or hand back its request; kill it when that takes longer than `patience_seconds`."""

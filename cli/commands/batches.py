@@ -169,7 +169,10 @@ def _emit_fleet(workspace: Workspace, model: str) -> None:
 
     connection = workspace.connect()
     depth = workspace.queue(connection).depth(model)
-    emit([{"model": model, **depth}], {"model": "waiting for", "high": "high", "normal": "normal", "low": "low"})
+    emit(
+        [{"model": model, **dict(depth.items())}],
+        {"model": "waiting for", "high": "high", "normal": "normal", "low": "low"},
+    )
     workers = [worker.model_dump(mode="json") for worker in live_workers(connection)]
     serving = [worker for worker in workers if worker["model"] == model]
     emit(
@@ -186,7 +189,7 @@ def _whole(row: RecordedRequest) -> dict[str, Any]:
         "state": str(row.state),
         "attempts": row.attempts,
         "worker": row.worker,
-        "body": row.body.model_dump(mode="json", exclude_defaults=True) if row.body else None,
+        "body": row.body.model_dump(mode="json", exclude_defaults=True),
         "result": row.result.model_dump(mode="json") if row.result else None,
         "stats": row.stats.model_dump(mode="json") if row.stats else None,
     }
@@ -200,11 +203,10 @@ def _print_request(row: RecordedRequest) -> None:
 
     console = Console()
     console.print(Rule(f"{row.custom_id}  {row.state}", align="left"))
-    if row.body:
-        for message in row.body.messages or []:
-            console.print(Text(f"{message.role}: {message.content}"))
-        if row.body.prompt is not None:
-            console.print(Text(row.body.prompt))
+    for message in row.body.messages or []:
+        console.print(Text(f"{message.role}: {message.content}"))
+    if row.body.prompt is not None:
+        console.print(Text(row.body.prompt))
     if row.result:
         console.print(Rule("answer", align="left"))
         console.print(Text(row.result.error.message if row.result.error else row.result.text))

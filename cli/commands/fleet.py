@@ -11,6 +11,7 @@ from cli.options import DataDir, Model, RedisUrl, Workspace
 
 if TYPE_CHECKING:
     from redis import Redis
+
     from worker.job import GenerationEngine
 
 
@@ -48,9 +49,8 @@ def record(redis: RedisUrl = None, data_dir: DataDir = None) -> None:
     import signal
     import threading
 
-    from api.recorder import Recorder
-
     from api.queue.results import ResultsReader
+    from api.recorder import Recorder
     from cli.coordinator import only_one
 
     workspace = Workspace(data_dir=data_dir, redis=redis)

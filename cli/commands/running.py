@@ -162,7 +162,12 @@ def _finish(workspace: Workspace, coordinator: Coordinator, batch: Batch, view: 
     try:
         requeue_missing(workspace.ledger, coordinator.queue, batch.id)
         view.start(batch.counts)
-        coordinator.wait(batch.id, view.finished, lambda: view.tick(coordinator.busy_worker()))
+        coordinator.wait(
+            batch.id,
+            on_finished=view.finished,
+            on_news=view.say,
+            on_tick=lambda: view.tick(coordinator.busy_worker()),
+        )
     except KeyboardInterrupt:
         view.say(f"stopping; go on with the same command or: cidermill resume {batch.id}")
         raise

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from api.schemas import GenerationRequest, GenerationResult, JobStats, RequestError, ResolvedValue, Usage
+from api.schemas import GenerationRequest, GenerationResult, JobStats, ResolvedValue, Usage
 from worker.engine.budget import Budget
 from worker.engine.calibration import Calibration
 from worker.engine.completion import Completion, EndRules
@@ -222,8 +222,3 @@ class Engine:
 
 def _reasoning_length(tokens: list[int], think_end: int | None) -> int:
     return tokens.index(think_end) + 1 if think_end in tokens else len(tokens)
-
-
-def internal_error(error: Exception) -> RequestError:
-    """The error of a request whose generation raised: named, but without values that could be secret."""
-    return RequestError(code="internal_error", message=f"{type(error).__name__} in the engine", status=500)
