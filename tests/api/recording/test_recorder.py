@@ -1,0 +1,253 @@
+import logging
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recording_station import MODEL, Station, finished, started, wait_until
+from sqlalchemy import event
+
+from api.errors import StorageError
+from api.queue import attempts, results
+from api.queue.results import RESULTS_STREAM
+from api.recorder import Recorder
+from api.schemas import RequestCounts
+from api.states import BatchState, RequestState
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@contextmanager
+def running(recorder: Recorder) -> Iterator[None]:
+    stop = threading.Event()
+    thread = threading.Thread(target=recorder.run, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def full_disk(station: Station, spare_pages: int) -> Callable[[], None]:
+    """From now on the ledger's file may grow by so many pages; returns what lifts that."""
+
+    def limit(connection: Any, *_: object) -> None:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages + spare_pages}")
+
+    def lift() -> None:
+        event.remove(station.ledger.engine, "connect", limit)
+        station.ledger.engine.dispose()
+
+    station.ledger.engine.dispose()
+    event.listen(station.ledger.engine, "connect", limit)
+    return lift
+
+
+def test_a_step_takes_events_home_and_clears_the_stream(station: Station) -> None:
+    batch = station.enter(3)
+    ids = [f"{batch.id}-{index}" for index in range(3)]
+    told: list[str] = []
+    recorder = station.recorder(on_finished=told.append)
+    station.publish(started(ids[0]), started(ids[1]), finished(ids[1], "four"), finished(ids[2], failed=True))
+    assert recorder.step(block_ms=1) == 4
+    assert told == [ids[1], ids[2]]
+    assert station.ledger.batch(batch.id).counts == RequestCounts(running=1, completed=1, failed=1)
+    assert (station.on_stream(), station.unacknowledged()) == (0, 0)
+    assert recorder.step(block_ms=1) == 0
+
+
+def test_an_entry_that_is_no_event_is_logged_and_dropped(station: Station, caplog: pytest.LogCaptureFixture) -> None:
+    batch = station.enter(1)
+    station.redis.xadd(RESULTS_STREAM, {"event": "{not json"})
+    station.publish(finished(f"{batch.id}-0"))
+    assert station.recorder().step(block_ms=1) == 2
+    assert station.ledger.batch(batch.id).state is BatchState.COMPLETED
+    assert station.on_stream() == 0
+    assert "is not an event; it is dropped" in caplog.text
+
+
+def test_events_of_another_ledger_do_not_stay_on_the_stream(station: Station) -> None:
+    station.publish(finished("batch_other-0"))
+    assert station.recorder().step(block_ms=1) == 1
+    assert (station.on_stream(), station.unacknowledged()) == (0, 0)
+
+
+@pytest.mark.faults
+def test_a_recorder_killed_between_commit_and_acknowledgement(station: Station) -> None:
+    batch = station.enter(2)
+    station.reader("run")
+    station.publish(started(f"{batch.id}-0"), finished(f"{batch.id}-0"))
+    command = [sys.executable, str(Path(__file__).with_name("killed_recorder.py"))]
+    command += [station.server.url, str(station.ledger.path)]
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, env={"PYTHONPATH": str(REPOSITORY)}, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"committed 2\n"
+        child.send_signal(signal.SIGKILL)
+        child.wait(20)
+    before = station.ledger.request(f"{batch.id}-0")
+    assert before.state is RequestState.COMPLETED
+    assert (station.on_stream(), station.unacknowledged()) == (2, 2)
+
+    told: list[str] = []
+    station.publish(finished(f"{batch.id}-1"))
+    recorder = station.recorder(consumer="run", on_finished=told.append)
+    wait_until(lambda: recorder.step(block_ms=1) == 0, "the end of the stream")
+    assert told == [f"{batch.id}-1"]
+    assert station.ledger.request(f"{batch.id}-0") == before
+    assert [entry.kind for entry in station.ledger.history(f"{batch.id}-0")] == ["started", "finished"]
+    assert (station.on_stream(), station.unacknowledged()) == (0, 0)
+
+
+def test_entries_of_a_recorder_that_never_acknowledged_are_taken_over(
+    station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "DEAD_CONSUMER_IDLE_MS", 0)
+    batch = station.enter(1)
+    station.publish(finished(f"{batch.id}-0"))
+    assert len(station.reader("dead").read(block_ms=1)) == 1
+    assert station.recorder(consumer="alive").step(block_ms=1) == 1
+    assert station.ledger.batch(batch.id).counts == RequestCounts(completed=1)
+    assert station.unacknowledged() == 0
+
+
+def test_two_recorders_at_once_record_everything_once(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take each other's entries all the time, as after a pause longer than the idle time."""
+    monkeypatch.setattr(results, "DEAD_CONSUMER_IDLE_MS", 0)
+    batch = station.enter(120)
+    told: list[str] = []
+    recorders = [station.recorder(consumer=name, on_finished=told.append) for name in ("one", "two")]
+    ids = [f"{batch.id}-{index}" for index in range(120)]
+    station.publish(*(make(request_id) for request_id in ids for make in (started, finished)))
+
+    def drain(recorder: Recorder) -> None:
+        wait_until(lambda: recorder.step(block_ms=1) == 0 and station.on_stream() == 0, "the end of the stream")
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(drain, recorder) for recorder in recorders]:
+            done.result(30)
+    assert sorted(told) == sorted(ids)
+    assert station.ledger.batch(batch.id).counts == RequestCounts(completed=120)
+    histories = [[entry.kind for entry in station.ledger.history(request_id)] for request_id in ids]
+    assert histories == [["started", "finished"]] * 120
+
+
+def test_a_full_disk_keeps_the_entries_and_records_nothing_half(station: Station) -> None:
+    batch = station.enter(2)
+    recorder = station.recorder()
+    station.publish(started(f"{batch.id}-0"), finished(f"{batch.id}-0", "x" * 100_000), finished(f"{batch.id}-1"))
+    lift = full_disk(station, spare_pages=3)
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"cannot grow: the disk is full; free space and try again"):
+            recorder.step(block_ms=1)
+    assert station.ledger.batch(batch.id).counts == RequestCounts(queued=2)
+    assert (station.on_stream(), station.unacknowledged()) == (3, 3)
+    lift()
+    assert recorder.step(block_ms=1) == 3
+    assert station.ledger.batch(batch.id).state is BatchState.COMPLETED
+    assert station.on_stream() == 0
+
+
+def test_a_running_recorder_waits_for_space_and_says_so(station: Station, caplog: pytest.LogCaptureFixture) -> None:
+    batch = station.enter(1)
+    lift = full_disk(station, spare_pages=3)
+    station.publish(finished(f"{batch.id}-0", "x" * 100_000))
+    with caplog.at_level(logging.WARNING, "cidermill.recorder"), running(station.recorder()):
+        wait_until(lambda: "the disk is full; free space and try again" in caplog.text, "the complaint")
+        assert station.on_stream() == 1
+        lift()
+        wait_until(lambda: station.ledger.batch(batch.id).counts.completed, "the record")
+        wait_until(lambda: "recording goes on" in caplog.text, "the good news")
+    assert "recording pauses, nothing is lost; next try in 0.5 s" in caplog.text
+    assert station.on_stream() == 0
+
+
+@pytest.mark.faults
+def test_a_running_recorder_outlives_the_death_of_redis(station: Station, caplog: pytest.LogCaptureFixture) -> None:
+    batch = station.enter(2)
+    with running(station.recorder()):
+        station.publish(finished(f"{batch.id}-0"))
+        wait_until(lambda: station.ledger.batch(batch.id).counts.completed == 1, "the first record")
+        station.kill_server()
+        wait_until(lambda: "recording pauses, nothing is lost" in caplog.text, "the complaint")
+        station.start_server()
+        station.publish(finished(f"{batch.id}-1"))
+        wait_until(lambda: station.ledger.batch(batch.id).counts.completed == 2, "the second record")
+
+
+def test_requests_that_are_set_aside_fail_with_the_reason(station: Station) -> None:
+    batch = station.enter(2)
+    ids = [f"{batch.id}-{index}" for index in range(2)]
+    station.queue.enqueue(station.ledger.open_requests(batch.id), model=MODEL, priority="normal")
+    for worker in ("mac-1", "mac-2"):
+        attempts.note_lost(station.redis, ids[0], worker)
+    station.fail_in_redis(ids[0])
+    told: list[str] = []
+    recorder = station.recorder(on_finished=told.append)
+    recorder.housekeeping()
+
+    assert told == [ids[0]]
+    row = station.ledger.request(ids[0])
+    assert row.state is RequestState.FAILED
+    assert row.result is not None
+    assert row.result.error is not None
+    assert row.result.error.code == "worker_lost"
+    assert row.result.error.message == "the request was set aside: 2 workers died while running it: mac-1, mac-2"
+    assert station.queue.set_aside(MODEL) == []
+    assert station.waiting() == [ids[1]]
+    recorder.housekeeping()
+    assert told == [ids[0]]
+
+
+def test_a_result_that_came_before_the_request_was_set_aside_stays(station: Station) -> None:
+    batch = station.enter(1)
+    station.queue.enqueue(station.ledger.open_requests(batch.id), model=MODEL, priority="normal")
+    other = station.enter(1)
+    station.publish(finished(f"{batch.id}-0"))
+    station.fail_in_redis(f"{batch.id}-0")
+    recorder = station.recorder()
+    recorder.step(block_ms=1)
+    recorder.housekeeping()
+    assert station.ledger.request(f"{batch.id}-0").state is RequestState.COMPLETED
+    assert station.ledger.batch(other.id).counts == RequestCounts(queued=1)
+    assert station.queue.set_aside(MODEL) == []
+
+
+def test_a_full_disk_leaves_a_request_set_aside_for_later(station: Station) -> None:
+    batch = station.enter(1)
+    station.queue.enqueue(station.ledger.open_requests(batch.id), model=MODEL, priority="normal")
+    attempts.note_lost(station.redis, f"{batch.id}-0", "m" * 100_000)
+    station.fail_in_redis(f"{batch.id}-0")
+    lift = full_disk(station, spare_pages=3)
+    recorder = station.recorder()
+    with pytest.raises(StorageError):
+        recorder.housekeeping()
+    assert [entry.request_id for entry in station.queue.set_aside(MODEL)] == [f"{batch.id}-0"]
+    lift()
+    recorder.housekeeping()
+    assert station.ledger.request(f"{batch.id}-0").state is RequestState.FAILED
+
+
+def test_housekeeping_brings_back_what_a_dead_worker_held(station: Station) -> None:
+    """A request whose id stands in the intermediate list alone: its worker died right after taking it."""
+    batch = station.enter(1)
+    station.queue.enqueue(station.ledger.open_requests(batch.id), model=MODEL, priority="normal")
+    queue_key = f"rq:queue:{MODEL}:normal"
+    station.redis.lmove(queue_key, f"{queue_key}:intermediate", "LEFT", "RIGHT")
+    assert station.waiting() == []
+    recorder = station.recorder()
+    recorder.housekeeping()
+    (first_seen,) = station.redis.scan_iter("*first_seen*")
+    station.redis.expire(first_seen, 3000)  # of an hour: it was seen ten minutes ago
+    recorder.housekeeping()
+    assert station.waiting() == [f"{batch.id}-0"]
