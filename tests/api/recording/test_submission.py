@@ -8,7 +8,8 @@ from recording_station import MODEL, Station, finished, started
 from api.dataset.reader import Dataset
 from api.errors import InputError, QueueError
 from api.queue import attempts
-from api.schemas import Batch, RequestCounts
+from api.queue.requests import SafeQueue
+from api.schemas import Batch, GenerationRequest, RequestCounts
 from api.states import BatchState, RequestState
 from api.submission import InvalidDataset, fingerprint, register_batch, requeue_missing, submit
 
@@ -47,18 +48,16 @@ def test_a_batch_goes_to_the_ledger_and_to_the_queue(station: Station, prompts: 
 
 def test_what_a_worker_gets_is_what_was_asked_for(station: Station, prompts: Path) -> None:
     prompts.write_text(
-        '{"messages": [{"role": "user", "content": "a\\u0000b"}], "seed": 7, "logit_bias": {"5": 1.5}}\n'
+        "messages": [message],
     )
     batch = put(station, Dataset(prompts))
-    from api.queue.requests import SafeQueue
-    from api.schemas import GenerationRequest
 
     job = SafeQueue(f"{MODEL}:normal", station.redis).fetch_job(f"{batch.id}-0")
     assert job is not None
     (sent,) = job.args
     assert sent == {
         "request_id": f"{batch.id}-0",
-        "messages": [{"role": "user", "content": "a\x00b"}],
+        "messages": [message],
         "seed": 7,
         "logit_bias": {"5": 1.5},
     }
@@ -96,7 +95,7 @@ def test_skipped_lines_count_as_failed(station: Station, tmp_path: Path) -> None
 def test_a_file_without_a_good_line_is_refused_whatever_is_skipped(station: Station, tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text("nonsense\n")
-    with pytest.raises(InvalidDataset, match="1 of 1 requests are invalid, the first on line 1: .*; mend them$"):
+    with pytest.raises(InvalidDataset, match=r"1 of 1 requests are invalid, the first on line 1: .*; mend them$"):
         put(station, Dataset(path), skip_invalid=True)
     assert station.ledger.batches() == []
 
