@@ -61,7 +61,20 @@ def serve(
         engine = engine_factory()
         pulse.describe(state="idle", **_described(engine))
         job = GenerationJob(engine, connection, outbox, worker, lambda: not shutdown.requested)
-        _work(settings, worker, connection, job, pulse, shutdown)
+        if not shutdown.requested:  # while the engine was loading
+            loop = GenerationWorker(
+                settings.model,
+                name=worker,
+                connection=connection,
+                settings=settings,
+                job=job,
+                pulse=pulse,
+                shutdown=shutdown,
+                patience_seconds=patience_seconds,
+            )
+            loop.work(logging_level="WARNING")
+        if not shutdown.requested:
+            raise QueueError(f"worker {worker} stopped working on its own; the lines above say why")
         return job.completed
     finally:
         pulse.end()
@@ -113,27 +126,3 @@ def _bring_in_leftovers(settings: Settings, connection: Redis) -> None:
             request_timeout_seconds=settings.request_timeout_seconds,
         )
         queue.forget(delivered)
-
-
-def _work(
-    settings: Settings,
-    worker: str,
-    connection: Redis,
-    job: GenerationJob,
-    pulse: Pulse,
-    shutdown: Shutdown,
-) -> None:
-    if shutdown.requested:  # while the engine was loading
-        return
-    loop = GenerationWorker(
-        settings.model,
-        name=worker,
-        connection=connection,
-        settings=settings,
-        job=job,
-        pulse=pulse,
-        shutdown=shutdown,
-    )
-    loop.work(logging_level="WARNING")
-    if not shutdown.requested:
-        raise QueueError(f"worker {worker} stopped working on its own; the lines above say why")

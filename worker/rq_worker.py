@@ -87,11 +87,14 @@ class GenerationWorker(SimpleWorker):
         job: GenerationJob,
         pulse: Pulse,
         shutdown: Shutdown,
+        patience_seconds: float,
     ) -> None:
+        """patience_seconds: how long Redis is tried again while a request is booked."""
         self._lease_seconds = math.ceil(settings.lease_seconds)
         self._job = job
         self._pulse = pulse
         self._shutdown_request = shutdown
+        self._patience_seconds = patience_seconds
         self._current: Run | None = None
         settling = settings.lease_seconds + BEATS_TO_SETTLE * settings.heartbeat_seconds
         queues = [
@@ -138,6 +141,7 @@ class GenerationWorker(SimpleWorker):
     ) -> tuple[Job, Queue] | None:
         """The next request; raises StopRequested when the worker should stop. An outage of Redis is waited out."""
         wait = POLL_SECONDS
+        set_patience(self.connection, 0)  # else a signal would wait for the end of an outage
         while not self._shutdown_request.requested:
             try:
                 found = self._look()
@@ -147,6 +151,7 @@ class GenerationWorker(SimpleWorker):
                 found = None
                 wait = min(2 * wait, LONGEST_WAIT_SECONDS)
             if found is not None:
+                set_patience(self.connection, self._patience_seconds)
                 return found
             self._shutdown_request.wait(wait)
         raise StopRequested

@@ -234,3 +234,12 @@ def test_forget_ends_a_running_request(queue: RequestQueue, redis: Redis) -> Non
     queue.forget([f"{BATCH}-0"])
     assert not SafeQueue("m:normal", redis).started_job_registry.holds(execution)
     assert redis.exists(f"rq:job:{BATCH}-0", "cidermill:quarantine") == 0
+
+
+def test_demand_is_what_waits_per_model(queue: RequestQueue, redis: Redis) -> None:
+    _enqueue(queue, _requests(2))
+    _enqueue(queue, _requests(1, 7), priority="high")
+    queue.enqueue(_requests(1, 9), model="org/other@4bit", priority="low")
+    queue.enqueue(_requests(1, 10), model="emptied", priority="low")
+    queue.forget([f"{BATCH}-10"])
+    assert queue.demand() == {"m": 3, "org/other@4bit": 1}

@@ -1,7 +1,7 @@
 from redis import Redis
 
 from api.queue.results import RESULTS_STREAM, ResultsReader, publish
-from api.schemas import GenerationResult, RequestEvent
+from api.schemas import GenerationResult, JobStats, Phases, RequestEvent, ResolvedValue, Usage
 
 
 def _event(index: int) -> RequestEvent:
@@ -67,3 +67,21 @@ def test_reader_survives_a_server_that_lost_its_data(redis: Redis) -> None:
     publish(redis, _event(0))
     assert reader.read(block_ms=1) == []
     assert _read(reader) == [_event(0)]
+
+
+def test_event_survives_the_way_whole(redis: Redis) -> None:
+    result = GenerationResult(
+        request_id="batch_x-0",
+        text="t",
+        finish_reason="stop",
+        matched_stop=7,
+        token_ids=[1, 2],
+        usage=Usage(prompt_tokens=1, completion_tokens=2),
+        sampling={"top_k": ResolvedValue(value=5, source="request")},
+    )
+    stats = JobStats(wall_ms=3, budgets={4: 2, 1: 9}, acceptance=0.5, phases=Phases(draft=1.0))
+    event = RequestEvent(
+        kind="finished", request_id="batch_x-0", worker="w", attempt=2, at=1.5, result=result, stats=stats
+    )
+    publish(redis, event)
+    assert _read(ResultsReader(redis, "a")) == [event]

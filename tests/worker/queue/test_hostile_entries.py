@@ -128,6 +128,7 @@ def _work_until_good_is_done(station: Station, folder: Path) -> None:
         job=GenerationJob(engine, station.redis, outbox, "w", lambda: False),
         pulse=Pulse(station.redis, info, shutdown, 0.1),
         shutdown=shutdown,
+        patience_seconds=0,
     )
     for queue in worker.queues:
         queue._settling_seconds = 0  # type: ignore[attr-defined]

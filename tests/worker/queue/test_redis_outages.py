@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from api.queue.presence import live_workers
 from tests.worker.queue.conftest import Station, wait_until
 from tests.worker.scripted_engine import scripted_text
 from worker.outbox import PATTERN
@@ -68,3 +69,16 @@ def test_worker_that_has_to_stop_in_an_outage_leaves_its_result_on_disk(station:
     station.start_worker()
     [event] = station.wait_for_results(1)
     assert event.worker == "first"
+
+
+def test_idle_worker_obeys_a_signal_in_an_outage_and_survives_one_otherwise(station: Station) -> None:
+    worker = station.start_worker(patience_seconds=120)
+    wait_until(lambda: [w.state for w in live_workers(station.redis)] == ["idle"], "the worker")
+    station.kill_server()
+    wait_until(lambda: "Redis does not answer" in station.logs(), "the worker to notice")
+    station.restart_server()
+    station.enqueue("a prompt")
+    station.wait_for_results(1)
+    station.kill_server()
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(5) == 0
