@@ -47,11 +47,10 @@ def test_a_batch_goes_to_the_ledger_and_to_the_queue(station: Station, prompts: 
 
 
 def test_what_a_worker_gets_is_what_was_asked_for(station: Station, prompts: Path) -> None:
-    prompts.write_text(
-        "messages": [message],
-    )
+    message = {"role": "user", "content": "a\x00b"}
+    body = {"messages": [message], "seed": 7, "logit_bias": {"5": 1.5}}
+    prompts.write_text(json.dumps(body) + "\n")
     batch = put(station, Dataset(prompts))
-
     job = SafeQueue(f"{MODEL}:normal", station.redis).fetch_job(f"{batch.id}-0")
     assert job is not None
     (sent,) = job.args
