@@ -10,6 +10,7 @@ import typer
 
 from api.errors import CidermillError, ExitCode
 from cli.commands import batches, fleet, machine, running
+from cli.interrupt import Interrupted, raise_on_signals
 
 EXIT_CODES = """Exit codes: 0 done; 1 input refused; 2 wrong usage; 3 some requests failed; 4 no Redis;
 5 ledger unusable; 6 model unusable; 7 a file cannot be written; 8 not found; 130 interrupted."""
@@ -49,12 +50,13 @@ for module in (running, batches, fleet, machine):
 
 def main() -> None:
     """Run the command line; a CidermillError becomes one sentence on stderr and its exit code."""
+    raise_on_signals()
     try:
         app()
     except CidermillError as error:
         typer.echo(f"cidermill: {error}", err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except Interrupted:
         typer.echo("cidermill: interrupted", err=True)
         sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:

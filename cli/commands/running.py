@@ -9,6 +9,7 @@ import typer
 
 from api.choices import Format, Priority
 from api.errors import ExitCode
+from cli.interrupt import Interrupted
 from cli.options import BatchId, DataDir, Model, RedisUrl, Workspace
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def _finish(workspace: Workspace, coordinator: Coordinator, batch: Batch, view: 
             on_news=view.say,
             on_tick=lambda: view.tick(coordinator.busy_worker()),
         )
-    except KeyboardInterrupt:
+    except Interrupted:
         view.say(f"stopping; go on with the same command or: cidermill resume {batch.id}")
         raise
 
