@@ -78,6 +78,9 @@ class PrivateServer:
         if self._process is not None:
             self._process.poll()  # else it stays as a zombie of ours
         with _lock(self._files) as lock:
+            if lock is not None:
+                with contextlib.suppress(OSError):
+                    self._socket.parent.rmdir()  # under the lock, as is its making in _spawn
             return lock is None
 
 
@@ -157,6 +160,7 @@ def _lock(files: Path) -> Iterator[int | None]:
 
 
 def _spawn(files: Path, socket: Path, lock: int) -> "subprocess.Popen[bytes]":
+    _private_folder(socket.parent)
     socket.unlink(missing_ok=True)
     options = {
         "port": "0",

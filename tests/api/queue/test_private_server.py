@@ -49,7 +49,11 @@ def test_second_start_attaches(server: PrivateServer, tmp_path: Path) -> None:
     assert (again.pid, again.url) == (server.pid, server.url)
     again.stop()
     assert not server.alive()
+    assert not _socket(server).parent.exists()
     server.stop()  # a second stop is fine
+    restarted = PrivateServer.start(tmp_path / "data")
+    assert restarted.url == server.url
+    restarted.stop()
 
 
 def test_two_starters_at_once_get_one_server(runtime_dir: Path, tmp_path: Path) -> None:
