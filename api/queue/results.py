@@ -5,7 +5,7 @@ delivery is at least once, and the ledger makes the effect exactly once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 from redis import Redis
@@ -17,6 +17,7 @@ RESULTS_STREAM = "cidermill:results"
 GROUP = "recorder"
 FIELD = "event"
 DEAD_CONSUMER_IDLE_MS = 60_000
+SCANNED = 1000
 
 Entry = tuple[str, RequestEvent | None]
 
@@ -24,6 +25,16 @@ Entry = tuple[str, RequestEvent | None]
 def publish(connection: Redis, event: RequestEvent) -> None:
     """Append an event; given a pipeline, the event is part of its transaction."""
     connection.xadd(RESULTS_STREAM, {FIELD: event.model_dump_json(exclude_defaults=True)})
+
+
+def answered(connection: Redis) -> set[str]:
+    """The requests whose result is on the stream and not in the ledger yet."""
+    found: set[str] = set()
+    start = "-"
+    while entries := _parsed(cast(Any, connection.xrange(RESULTS_STREAM, start, count=SCANNED))):
+        found.update(event.request_id for _, event in entries if event is not None and event.kind == "finished")
+        start = f"({entries[-1][0]}"
+    return found
 
 
 class ResultsReader:

@@ -18,7 +18,7 @@ from cli.commands.running import (
     Temperature,
     TemplateOption,
     dataset_of,
-    default_output,
+    output_file,
 )
 from cli.options import BatchId, DataDir, Model, RedisUrl, Workspace
 
@@ -69,7 +69,7 @@ def submit(
         dataset_of(workspace, input_path, template, {"max_tokens": max_tokens, "temperature": temperature}),
         model=workspace.settings.model,
         priority=priority,
-        output_path=output or default_output(input_path, output_format),
+        output_path=output_file(output, input_path, output_format),
         output_format=output_format,
         skip_invalid=skip_invalid,
     )

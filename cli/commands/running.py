@@ -72,7 +72,7 @@ def run(
     workspace = Workspace(data_dir=data_dir, redis=redis, model=model)
     check_model(workspace.settings.model)
     dataset = dataset_of(workspace, input_path, template, {"max_tokens": max_tokens, "temperature": temperature})
-    output = output or default_output(input_path, output_format)
+    output = output_file(output, input_path, output_format)
     from cli.coordinator import Coordinator, only_one
     from cli.progress import display
 
@@ -123,7 +123,10 @@ def dataset_of(workspace: Workspace, path: Path, template: str | None, defaults:
     return Dataset(path, template, given, workspace.settings.max_line_bytes)
 
 
-def default_output(input_path: Path, output_format: Format) -> Path:
+def output_file(asked: Path | None, input_path: Path, output_format: Format) -> Path | None:
+    """Where the answers go: what was asked for, None for standard output, else a name made of the input's."""
+    if asked is not None:
+        return None if str(asked) == "-" else asked
     suffix = {"openai": "jsonl", "jsonl": "jsonl", "text": "txt"}.get(output_format, output_format)
     return Path("out.jsonl") if str(input_path) == "-" else Path(f"{input_path.stem}.out.{suffix}")
 
@@ -131,7 +134,7 @@ def default_output(input_path: Path, output_format: Format) -> Path:
 def _batch_of(
     workspace: Workspace,
     dataset: Dataset,
-    output: Path,
+    output: Path | None,
     output_format: Format,
     priority: Priority,
     skip_invalid: bool,

@@ -17,7 +17,7 @@ from worker.engine.drafters.suffix import SuffixDrafter
 from worker.engine.generation import Generation, OnTokens
 from worker.engine.loading import Target, load_target
 from worker.engine.logprobs import LogprobRecord
-from worker.engine.machine import chip
+from worker.engine.machine import chip, keep_weights_resident
 from worker.engine.models import ModelSpec
 from worker.engine.profile import KERNELS, Profile, profile_of
 from worker.engine.prompt import PromptError, prompt_tokens, split_reasoning
@@ -69,6 +69,7 @@ class Engine:
     def load(cls, spec: ModelSpec, options: EngineOptions, notify: Callable[[str], None] = lambda _: None) -> Engine:
         """Load `spec` and what was measured for it. Raises ModelError; `notify` is told of long steps."""
         notify(f"loading {spec}")
+        keep_weights_resident()
         target = load_target(spec, options.data_dir / "models")
         profile = profile_of(target, options.data_dir / "profiles", options.max_tree_nodes, notify)
         return cls(target, profile, options)

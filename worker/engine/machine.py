@@ -27,6 +27,12 @@ def power_mode() -> str:
     return "low power" if words[-1] == "1" else "normal"
 
 
+def keep_weights_resident() -> None:
+    """Let MLX wire as much memory as macOS recommends for the GPU, so that idle weights are not paged out."""
+    if mx.metal.is_available():
+        mx.set_wired_limit(int(mx.device_info()["max_recommended_working_set_size"]))
+
+
 def _cpu_name() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
