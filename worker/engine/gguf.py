@@ -19,6 +19,8 @@ from tokenizers import models as tokenizer_models
 from api.errors import ModelError, StorageError
 from worker.engine.models import Dtype
 
+# Counted up when a conversion comes out different, so that older ones on disk are not taken for it.
+CONVERSION = 2
 GROUP_SIZE = 32
 CONTROL_TOKEN = 3
 
@@ -152,7 +154,8 @@ def _write(directory: Path, weights: Weights, bits: dict[str, int], facts: dict[
 def _dense(weights: Weights, bits: dict[str, int]) -> Weights:
     dense = dict(weights)
     for module, width in bits.items():
-        scales, biases = dense.pop(f"{module}.scales"), dense.pop(f"{module}.biases")
+        # In float32: the file's float16 scales would round every weight to float16.
+        scales, biases = (dense.pop(f"{module}.{part}").astype(mx.float32) for part in ("scales", "biases"))
         weight = dense[f"{module}.weight"]
         dense[f"{module}.weight"] = mx.dequantize(weight, scales, biases, group_size=GROUP_SIZE, bits=width)
     return dense

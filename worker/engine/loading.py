@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model, hf_repo_to_path
 
 from api.errors import CidermillError, ModelError
-from worker.engine.gguf import convert
+from worker.engine.gguf import CONVERSION, convert
 from worker.engine.models import DEMO_MODEL, ModelSpec
 
 DEFAULT_CONTEXT = 4096
@@ -86,7 +86,7 @@ def _converted(spec: ModelSpec) -> bool:
 
 def _converted_directory(spec: ModelSpec, gguf: Path, models_dir: Path) -> Path:
     stat = gguf.stat()
-    version = hashlib.sha256(f"{gguf.name}:{stat.st_size}".encode()).hexdigest()[:8]
+    version = hashlib.sha256(f"{CONVERSION}:{gguf.name}:{stat.st_size}".encode()).hexdigest()[:8]
     name = DEMO_MODEL if spec.name == DEMO_MODEL else gguf.stem
     directory = models_dir / f"{name}-{spec.dtype or f'packed-{mx.default_device().type.name}'}-{version}"
     if not (directory / "config.json").is_file():
@@ -131,7 +131,7 @@ def _identity(directory: Path) -> str:
 
 
 def _explanation(spec: ModelSpec, path: Path | str, error: Exception) -> str:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    reason = " ".join(str(error).split()) or type(error).__name__
     if isinstance(path, Path):
         return f"model {spec}: mlx-lm cannot load {path}: {reason}"
     return (
