@@ -1,5 +1,7 @@
 """Engines over models made by hand."""
 
+import hashlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,17 +9,20 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.tokenizer_utils import load as load_tokenizer
 from tiny_models import CONTEXT, VOCABULARY, tiny_model
 from toy_tokenizer import toy_tokenizer
 
+from worker.engine import gguf
 from worker.engine.budget import CostCurve
 from worker.engine.engine import Engine, EngineOptions
-from worker.engine.loading import Target
-from worker.engine.models import ModelSpec
+from worker.engine.loading import Target, resolve
+from worker.engine.models import Dtype, ModelSpec
 from worker.engine.profile import Profile
 from worker.engine.verify.verifier import Mode
 
 EngineFor = Callable[..., Engine]
+REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="session")
@@ -59,3 +64,31 @@ def engine_for(tmp_path: Path) -> EngineFor:
         return engine
 
     return make
+
+
+@pytest.fixture(scope="session")
+def smollm2_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SmolLM2-135M-Instruct with its weights as they are packed, converted by the code under test."""
+    return convert_smollm2(tmp_path_factory.mktemp("models"), None)
+
+
+@pytest.fixture(scope="session")
+def smollm2_float32_directory() -> Path:
+    """The dense float32 copy, half a gigabyte: kept between runs until the converter changes."""
+    source = hashlib.sha256(Path(gguf.__file__).read_bytes()).hexdigest()[:12]
+    models = REPOSITORY / ".cache" / "test-models"
+    for other in models.glob("*"):
+        if other.name != source:
+            shutil.rmtree(other, ignore_errors=True)
+    return convert_smollm2(models / source, "float32")
+
+
+def convert_smollm2(models: Path, dtype: Dtype | None) -> Path:
+    directory = resolve(ModelSpec("smollm2", dtype), models)
+    assert isinstance(directory, Path)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def smollm2_tokenizer(smollm2_directory: Path) -> TokenizerWrapper:
+    return load_tokenizer(smollm2_directory)

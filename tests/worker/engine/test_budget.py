@@ -115,7 +115,7 @@ class ScriptedTimer:
 
 
 def test_measuring_goes_round_robin_and_leaves_the_warm_up_out() -> None:
-    warm_up = 1e6
+    warm_up = 450
     timer = ScriptedTimer(
         {
             1: [warm_up, 10, 11, 12, 10, 9],
@@ -128,6 +128,14 @@ def test_measuring_goes_round_robin_and_leaves_the_warm_up_out() -> None:
     assert timer.calls == [1, 2, 3, 4] * 6
     assert curve.nodes == (1, 2, 3, 4)
     assert curve.milliseconds == pytest.approx((10, 19.5, 19.5, 42))
+
+
+def test_a_slow_warm_up_leaves_powers_of_two_and_the_largest_tree() -> None:
+    timer = ScriptedTimer({nodes: [500.0, *[100.0 * nodes] * 5] for nodes in (1, 2, 3, 4, 6)})
+    curve = measure_cost_curve(timer, 6, rounds=2, time_limit_ms=8000)
+    assert timer.calls == [1, 2, 3, 4, 6, *[1, 2, 4, 6] * 2]
+    assert curve.nodes == (1, 2, 4, 6)
+    assert curve.milliseconds == (100, 200, 400, 600)
 
 
 def test_measuring_stops_early_when_passes_are_slow() -> None:
