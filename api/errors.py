@@ -3,6 +3,7 @@
 An error's message is one sentence that names the thing and the way out; the command line prints it as it is.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 
@@ -22,9 +23,10 @@ class ExitCode(IntEnum):
 
 
 class CidermillError(Exception):
-    """An error that a user can act on."""
+    """An error that a user can act on. `details`: a line each, where one sentence cannot name everything."""
 
     exit_code = ExitCode.INVALID_INPUT
+    details: Sequence[str] = ()
 
 
 class InputError(CidermillError):

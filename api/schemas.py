@@ -29,7 +29,8 @@ PASSTHROUGH_FIELDS = frozenset(
 class Contract(BaseModel):
     """Base of every shape: an unknown field is an error that names the field, and values are not coerced."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    # A log-probability can be -inf, which plain JSON cannot say.
+    model_config = ConfigDict(extra="forbid", strict=True, ser_json_inf_nan="constants")
 
 
 class FunctionCall(Contract):

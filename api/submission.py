@@ -5,7 +5,7 @@ A crash after the ledger's commit leaves a batch that Redis does not know, or no
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -36,6 +36,7 @@ class InvalidDataset(InputError):
         first = self.errors[0]
         found = f"{path}: {len(self.errors)} of {self.total} requests are invalid"
         advice = "mend them, or leave them out with --skip-invalid" if validation.valid else "mend them"
+        self.details = [f"line {error.line}: {error.code}: {error.message}" for error in self.errors]
         super().__init__(f"{found}, the first on line {first.line}: {first.message}; {advice}")
 
 
@@ -50,6 +51,7 @@ def submit(
     output_format: Format,
     skip_invalid: bool = False,
     on_progress: Progress | None = None,
+    on_invalid: Callable[[Sequence[LineError]], None] | None = None,
 ) -> Batch:
     """Enter a dataset as a batch and put its requests on the queue.
 
@@ -64,6 +66,7 @@ def submit(
         output_format=output_format,
         skip_invalid=skip_invalid,
         on_progress=on_progress,
+        on_invalid=on_invalid,
     )
     told = _counter(on_progress, "queueing")
     try:
@@ -86,17 +89,21 @@ def register_batch(
     output_format: Format,
     skip_invalid: bool = False,
     on_progress: Progress | None = None,
+    on_invalid: Callable[[Sequence[LineError]], None] | None = None,
 ) -> Batch:
     """Validate a whole dataset and enter it in the ledger; nothing is on the queue yet.
 
-    skip_invalid: bad lines become requests that have failed. Raises InvalidDataset with the bad lines (also with
-    skip_invalid when no line is good), InputError for the file as a whole, LedgerError, StorageError.
+    skip_invalid: bad lines become requests that have failed, and `on_invalid` is told of them first. Raises
+    InvalidDataset with the bad lines (also with skip_invalid when no line is good), InputError for the file as a
+    whole, LedgerError, StorageError.
     """
     output = _absolute(output_path)
     sha256, key = dataset.sha256(), fingerprint(dataset, model=model, output_path=output_path)
     validation = validate(dataset, _counter(on_progress, "validating"))
     if validation.errors and not (skip_invalid and validation.valid):
         raise InvalidDataset(dataset.path, validation)
+    if validation.errors and on_invalid is not None:
+        on_invalid(validation.errors)
     return ledger.create_batch(
         batch_id=new_batch_id(),
         model=model,
@@ -121,14 +128,27 @@ def requeue_missing(ledger: Ledger, queue: RequestQueue, batch_id: str, on_progr
     told = _counter(on_progress, "queueing")
     added = seen = 0
     for chunk in _chunks(ledger.open_requests(batch_id)):
-        live = queue.live([request.request_id for request in chunk])
-        missing = [request for request in chunk if request.request_id not in live]
-        # The ledger first: a worker can start a request before `enqueue` returns.
-        ledger.requeued([request.request_id for request in missing])
+        missing = _missing(ledger, queue, chunk)
         added += queue.enqueue(missing, model=batch.model, priority=batch.priority) if missing else 0
         seen += len(chunk)
         told(seen)
     return added
+
+
+def _missing(ledger: Ledger, queue: RequestQueue, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
+    """Those that nobody will answer: neither live, nor answered, nor final by now.
+
+    In this order, since a request goes from live to answered to final. The ledger shows the rest as queued before they
+    are: a worker can start a request before `enqueue` returns.
+    """
+    live = queue.live([request.request_id for request in requests])
+    missing = [request for request in requests if request.request_id not in live]
+    if not missing:
+        return []
+    answered = queue.answered()
+    unanswered = [request for request in missing if request.request_id not in answered]
+    still_open = ledger.requeued([request.request_id for request in unanswered])
+    return [request for request in unanswered if request.request_id in still_open]
 
 
 def fingerprint(dataset: Dataset, *, model: str, output_path: Path | None) -> str:

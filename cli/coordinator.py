@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from api.errors import QueueError
+from api.errors import LedgerError, QueueError
 from cli.options import LOCAL_HEARTBEAT_SECONDS, LOCAL_LEASE_SECONDS
 from cli.worker_process import WorkerProcess
 
@@ -40,7 +40,7 @@ class Coordinator:
         """Everything up on entry; on exit the worker has handed back its request, and all is stopped."""
         self.connection = self._open_redis()
         self.queue = self._workspace.queue(self.connection)
-        recorder = threading.Thread(target=self._record, name="recorder", daemon=True)
+        recorder = self._recorder = threading.Thread(target=self._record, name="recorder", daemon=True)
         try:
             if self._local_worker:
                 self.worker = self._start_worker()
@@ -122,6 +122,8 @@ class Coordinator:
 
     def _keep_alive(self) -> list[str]:
         """Start again what has died; returns what there is to say."""
+        if not self._recorder.is_alive():
+            raise LedgerError("recording has stopped on its own, which is a bug; nothing is lost: start it again")
         news = []
         if self.server and not self.server.alive():
             from api.queue.server import PrivateServer

@@ -77,6 +77,16 @@ class Workspace:
             )
         return connect(url)
 
+    def reach(self) -> Redis | None:
+        """The configured Redis, else the private server of a `run` that is under way, else None."""
+        if self.redis_url:
+            return self.connect()
+        from api.queue.connection import connect
+        from api.queue.server import PrivateServer
+
+        server = PrivateServer.running(self.settings.data_dir)
+        return connect(server.url) if server else None
+
     def queue(self, connection: Redis) -> RequestQueue:
         """The request queue. The private server of one machine needs little time to settle after a start."""
         from api.queue.requests import RequestQueue

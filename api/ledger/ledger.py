@@ -147,10 +147,13 @@ class Ledger:
             batches.load_batch(connection, batch_id)
             return recording.cancel_open(connection, batch_id)
 
-    def requeued(self, request_ids: Collection[str]) -> None:
-        """Show those that were running as queued: whoever ran them is gone, and they go on the queue again."""
+    def requeued(self, request_ids: Collection[str]) -> set[str]:
+        """Show those that were running as queued: whoever ran them is gone, and they go on the queue again.
+
+        Returns those that are open still; the others have become final in the meantime.
+        """
         with writing(self.engine, self.path) as connection:
-            recording.requeue_running(connection, request_ids)
+            return recording.requeue_running(connection, request_ids)
 
     def open_requests(self, batch_id: str) -> Iterator[GenerationRequest]:
         """The queued and running requests, in input order."""

@@ -78,15 +78,19 @@ def cancel_open(connection: Connection, batch_id: str) -> list[str]:
     return cancelled
 
 
-def requeue_running(connection: Connection, request_ids: Iterable[str]) -> None:
-    """Of these, show the running ones as queued: whoever ran them is gone, and they go on the queue again."""
+def requeue_running(connection: Connection, request_ids: Iterable[str]) -> set[str]:
+    """Of these, show the running ones as queued: whoever ran them is gone. Returns those that are open."""
     sources = [RequestState.RUNNING.value]
     assert may_move(RequestState.RUNNING, RequestState.QUEUED)
     moved = {"state": RequestState.QUEUED.value, "worker": None, "started_at": None}
+    still_open: set[str] = set()
     for chunk in _chunks(list(request_ids)):
         lost = REQUESTS.c.id.in_(chunk) & REQUESTS.c.state.in_(sources)
         _note_each(connection, lost, "requeued", time.time())
         connection.execute(update(REQUESTS).where(lost).values(moved))
+        waiting = REQUESTS.c.id.in_(chunk) & (REQUESTS.c.state == RequestState.QUEUED.value)
+        still_open.update(connection.scalars(select(REQUESTS.c.id).where(waiting)))
+    return still_open
 
 
 def _apply(standing: Standing, event: RequestEvent) -> tuple[str, Row | None]:

@@ -92,9 +92,8 @@ class LeaseRegistry(StartedJobRegistry):
             pipeline.delete(b"rq:execution:" + member)
             pipeline.execute()
             if job is not None:
-                logger.warning(
-                    "request %s lost worker %s; it is now %s", job_id, job.worker_name, job.get_status(False)
-                )
+                status = job.get_status(refresh=False)
+                logger.warning("request %s lost worker %s; it is now %s", job_id, job.worker_name, status.value)
 
     def _started_job(self, job_id: str) -> Job | None:
         """The job, when it is really running; an entry of anything else is a leftover."""

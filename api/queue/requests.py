@@ -17,6 +17,7 @@ from rq.queue import EnqueueData
 from api.queue import attempts, entries
 from api.queue.hardening import JOB_NAME, SafeJob
 from api.queue.quarantine import QUARANTINE_KEY
+from api.queue.results import answered
 from api.queue.safe_queue import SETTLING_SECONDS, SafeQueue
 from api.schemas import PRIORITIES, GenerationRequest, Priority
 
@@ -95,6 +96,10 @@ class RequestQueue:
         found = entries.look_up(self._connection, request_ids)
         running = (JobStatus.QUEUED, JobStatus.STARTED)
         return {request_id for request_id, entry in found if entry.status in running and not entry.damaged}
+
+    def answered(self) -> set[str]:
+        """Those whose result waits on the results stream to be recorded: no longer live, and not to be run again."""
+        return answered(self._connection)
 
     def cancel(self, request_ids: Sequence[str], *, batch_id: str) -> None:
         """Take queued requests out, and tell workers to stop those that run."""

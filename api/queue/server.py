@@ -60,6 +60,13 @@ class PrivateServer:
             time.sleep(POLL_SECONDS)
         raise QueueError(f"the private Redis server of {data_dir} is running but does not answer; see {_log(files)}")
 
+    @classmethod
+    def running(cls, data_dir: Path) -> "PrivateServer | None":
+        """The server that serves `data_dir` now, if any."""
+        socket = _runtime_folder(data_dir) / "redis.sock"
+        pid = _answering(socket)
+        return None if pid is None else cls(socket, data_dir / "redis", pid)
+
     def alive(self) -> bool:
         """Whether the server answers."""
         return _answering(self._socket) is not None

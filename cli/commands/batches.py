@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,14 +18,14 @@ from cli.commands.running import (
     SkipInvalid,
     Temperature,
     TemplateOption,
-    dataset_of,
-    output_file,
 )
 from cli.options import BatchId, DataDir, Model, RedisUrl, Workspace
+from cli.order import Order, dataset_of, model_of, output_file
 
 if TYPE_CHECKING:
+    from api.choices import Priority
     from api.ledger.records import RecordedRequest
-    from api.schemas import Batch
+    from api.schemas import Batch, WorkerInfo
 
 OptionalBatch = Annotated[
     str | None, typer.Argument(metavar="[BATCH]", help="Batch id, the start of one, or 'latest'.")
@@ -62,30 +63,28 @@ def submit(
     from api import submission
 
     workspace = Workspace(data_dir=data_dir, redis=redis, model=model)
+    dataset = dataset_of(workspace, input_path, template, {"max_tokens": max_tokens, "temperature": temperature})
+    chosen = model_of(dataset, model, workspace.settings.model)
+    output = output_file(output, input_path, output_format)
+    order = Order(dataset, chosen, output, output_format, priority, skip_invalid, _say)
     queue = workspace.queue(workspace.connect())
-    batch = submission.submit(
-        workspace.ledger,
-        queue,
-        dataset_of(workspace, input_path, template, {"max_tokens": max_tokens, "temperature": temperature}),
-        model=workspace.settings.model,
-        priority=priority,
-        output_path=output_file(output, input_path, output_format),
-        output_format=output_format,
-        skip_invalid=skip_invalid,
-    )
+    batch = submission.submit(workspace.ledger, queue, dataset, **order.terms())
     _emit_batches([batch])
 
 
 def status(batch: OptionalBatch = None, redis: RedisUrl = None, data_dir: DataDir = None) -> None:
     """Show batches by state, or one batch with its workers and its queue."""
+    from api.queue.presence import live_workers
+
     workspace = Workspace(data_dir=data_dir, redis=redis)
     if batch is None:
         _emit_batches(workspace.ledger.batches())
         return
     found = workspace.ledger.batch(workspace.ledger.resolve(batch))
     _emit_batches([found])
-    if workspace.redis_url and found.state in OPEN_BATCH_STATES:
-        _emit_fleet(workspace, found.model)
+    connection = workspace.reach()
+    if connection is not None and found.state in OPEN_BATCH_STATES:
+        _emit_fleet(workspace.queue(connection).depth(found.model), live_workers(connection), found.model)
 
 
 def results(
@@ -134,10 +133,15 @@ def cancel(batch: BatchId, redis: RedisUrl = None, data_dir: DataDir = None) -> 
     workspace = Workspace(data_dir=data_dir, redis=redis)
     batch_id = workspace.ledger.resolve(batch)
     cancelled = workspace.ledger.cancel(batch_id)
-    if workspace.redis_url:
-        workspace.queue(workspace.connect()).cancel(cancelled, batch_id=batch_id)
+    connection = workspace.reach()
+    if connection is not None:
+        workspace.queue(connection).cancel(cancelled, batch_id=batch_id)
     typer.echo(f"{len(cancelled)} requests of {batch_id} cancelled", err=True)
     _emit_batches([workspace.ledger.batch(batch_id)])
+
+
+def _say(message: str) -> None:
+    typer.echo(message, err=True)
 
 
 def _emit_batches(batches: list[Batch]) -> None:
@@ -163,18 +167,14 @@ def _batch_row(batch: Batch) -> dict[str, Any]:
     return {**row, "done": done, "failed": batch.counts.failed, "created": created}
 
 
-def _emit_fleet(workspace: Workspace, model: str) -> None:
-    from api.queue.presence import live_workers
+def _emit_fleet(depth: Mapping[Priority, int], live: Sequence[WorkerInfo], model: str) -> None:
     from cli.output import emit
 
-    connection = workspace.connect()
-    depth = workspace.queue(connection).depth(model)
     emit(
         [{"model": model, **dict(depth.items())}],
         {"model": "waiting for", "high": "high", "normal": "normal", "low": "low"},
     )
-    workers = [worker.model_dump(mode="json") for worker in live_workers(connection)]
-    serving = [worker for worker in workers if worker["model"] == model]
+    serving = [worker.model_dump(mode="json") for worker in live if worker.model == model]
     emit(
         serving, {"name": "worker", "state": "state", "chip": "chip", "request_id": "request", "completed": "completed"}
     )

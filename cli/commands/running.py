@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,11 +11,10 @@ from api.choices import Format, Priority
 from api.errors import ExitCode
 from cli.interrupt import Interrupted
 from cli.options import BatchId, DataDir, Model, RedisUrl, Workspace
+from cli.order import Order, dataset_of, model_of, output_file
 
 if TYPE_CHECKING:
-    from api.dataset.reader import Dataset
     from api.schemas import Batch
-    from cli.coordinator import Coordinator
     from cli.progress import Display
 
 Input = Annotated[
@@ -69,18 +68,18 @@ def run(
     Without Redis it does all on this machine: a private server, one worker, the recorder. Interrupted, the same command
     goes on where it was.
     """
-    workspace = Workspace(data_dir=data_dir, redis=redis, model=model)
-    check_model(workspace.settings.model)
-    dataset = dataset_of(workspace, input_path, template, {"max_tokens": max_tokens, "temperature": temperature})
-    output = output_file(output, input_path, output_format)
-    from cli.coordinator import Coordinator, only_one
+    from cli.coordinator import only_one
     from cli.progress import display
 
+    workspace = Workspace(data_dir=data_dir, redis=redis, model=model)
+    dataset = dataset_of(workspace, input_path, template, {"max_tokens": max_tokens, "temperature": temperature})
+    chosen = model_of(dataset, model, workspace.settings.model)
+    check_model(chosen)
+    output = output_file(output, input_path, output_format)
     with only_one(workspace), display() as view:
-        batch = _batch_of(workspace, dataset, output, output_format, priority, skip_invalid, view)
-        local = worker if worker is not None else workspace.redis_url is None
-        with Coordinator(workspace, batch.model, local_worker=local).running() as coordinator:
-            _finish(workspace, coordinator, batch, view)
+        order = Order(dataset, chosen, output, output_format, priority, skip_invalid, view.say)
+        batch = _batch_of(workspace, order)
+        _finish(workspace, batch, view, local_worker=worker if worker is not None else workspace.redis_url is None)
     _deliver(workspace, batch.id)
 
 
@@ -97,15 +96,11 @@ def resume(batch: BatchId = "latest", redis: RedisUrl = None, data_dir: DataDir 
         count = requeue_missing(workspace.ledger, workspace.queue(workspace.connect()), found.id)
         typer.echo(f"{count} requests of {found.id} put back on the queue", err=True)
         return
-    from cli.coordinator import Coordinator, only_one
+    from cli.coordinator import only_one
     from cli.progress import display
 
-    with (
-        only_one(workspace),
-        display() as view,
-        Coordinator(workspace, found.model, local_worker=True).running() as coordinator,
-    ):
-        _finish(workspace, coordinator, found, view)
+    with only_one(workspace), display() as view:
+        _finish(workspace, found, view, local_worker=True)
     _deliver(workspace, found.id)
 
 
@@ -116,62 +111,35 @@ def check_model(model: str) -> None:
     _ = ModelSpec.parse(model).source
 
 
-def dataset_of(workspace: Workspace, path: Path, template: str | None, defaults: dict[str, Any]) -> Dataset:
-    from api.dataset.reader import Dataset
-
-    given = {name: value for name, value in defaults.items() if value is not None}
-    return Dataset(path, template, given, workspace.settings.max_line_bytes)
-
-
-def output_file(asked: Path | None, input_path: Path, output_format: Format) -> Path | None:
-    """Where the answers go: what was asked for, None for standard output, else a name made of the input's."""
-    if asked is not None:
-        return None if str(asked) == "-" else asked
-    suffix = {"openai": "jsonl", "jsonl": "jsonl", "text": "txt"}.get(output_format, output_format)
-    return Path("out.jsonl") if str(input_path) == "-" else Path(f"{input_path.stem}.out.{suffix}")
-
-
-def _batch_of(
-    workspace: Workspace,
-    dataset: Dataset,
-    output: Path | None,
-    output_format: Format,
-    priority: Priority,
-    skip_invalid: bool,
-    view: Display,
-) -> Batch:
+def _batch_of(workspace: Workspace, order: Order) -> Batch:
     """The unfinished batch of the same command, else a new one in the ledger. Nothing is on the queue yet."""
     from api.submission import fingerprint, register_batch
 
-    model = workspace.settings.model
-    before = workspace.ledger.find_unfinished(fingerprint(dataset, model=model, output_path=output))
+    key = fingerprint(order.dataset, model=order.model, output_path=order.output)
+    before = workspace.ledger.find_unfinished(key)
     if before:
-        view.say(f"going on with {before.id}: {before.counts.finished} of {before.counts.total} requests are finished")
+        order.say(f"going on with {before.id}: {before.counts.finished} of {before.counts.total} requests are finished")
         return before
-    return register_batch(
-        workspace.ledger,
-        dataset,
-        model=model,
-        priority=priority,
-        output_path=output,
-        output_format=output_format,
-        skip_invalid=skip_invalid,
-    )
+    return register_batch(workspace.ledger, order.dataset, **order.terms())
 
 
-def _finish(workspace: Workspace, coordinator: Coordinator, batch: Batch, view: Display) -> None:
+def _finish(workspace: Workspace, batch: Batch, view: Display, *, local_worker: bool) -> None:
     """Queue what is open and wait for the rest; interrupted, say how to go on."""
     from api.submission import requeue_missing
+    from cli.coordinator import Coordinator
 
+    if batch.counts.finished == batch.counts.total:
+        return
     try:
-        requeue_missing(workspace.ledger, coordinator.queue, batch.id)
-        view.start(batch.counts)
-        coordinator.wait(
-            batch.id,
-            on_finished=view.finished,
-            on_news=view.say,
-            on_tick=lambda: view.tick(coordinator.busy_worker()),
-        )
+        with Coordinator(workspace, batch.model, local_worker=local_worker).running() as coordinator:
+            requeue_missing(workspace.ledger, coordinator.queue, batch.id)
+            view.start(batch.counts)
+            coordinator.wait(
+                batch.id,
+                on_finished=view.finished,
+                on_news=view.say,
+                on_tick=lambda: view.tick(coordinator.busy_worker()),
+            )
     except Interrupted:
         view.say(f"stopping; go on with the same command or: cidermill resume {batch.id}")
         raise

@@ -1,0 +1,80 @@
+"""An order: what `run` and `submit` are asked to do with a file of prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from api.errors import InputError
+
+if TYPE_CHECKING:
+    from api.choices import Format, Priority
+    from api.dataset.reader import Dataset, LineError
+    from cli.options import Workspace
+
+
+@dataclass(frozen=True)
+class Order:
+    """A dataset, the model that answers it, and where the answers go (output None = standard output)."""
+
+    dataset: Dataset
+    model: str
+    output: Path | None
+    output_format: Format
+    priority: Priority
+    skip_invalid: bool
+    say: Callable[[str], None]
+
+    def terms(self) -> dict[str, Any]:
+        """The keyword arguments of api.submission that an order decides."""
+        return {
+            "model": self.model,
+            "output_path": self.output,
+            "output_format": self.output_format,
+            "priority": self.priority,
+            "skip_invalid": self.skip_invalid,
+            "on_invalid": self._write_errors,
+        }
+
+    def _write_errors(self, errors: Sequence[LineError]) -> None:
+        from api.dataset.writer import default_error_path, write_errors
+
+        path = default_error_path(self.output or Path("out.jsonl"))
+        count = write_errors(errors, path)
+        self.say(f"{count} invalid lines are left out; they are in {path}")
+
+
+def dataset_of(workspace: Workspace, path: Path, template: str | None, defaults: dict[str, Any]) -> Dataset:
+    """The dataset at `path`; parameters that were given on the command line fill in where a line has none."""
+    from api.dataset.reader import Dataset
+
+    given = {name: value for name, value in defaults.items() if value is not None}
+    return Dataset(path, template, given, workspace.settings.max_line_bytes)
+
+
+def output_file(asked: Path | None, input_path: Path, output_format: Format) -> Path | None:
+    """Where the answers go: what was asked for, None for standard output, else a name made of the input's."""
+    if asked is not None:
+        return None if str(asked) == "-" else asked
+    suffix = {"openai": "jsonl", "jsonl": "jsonl", "text": "txt"}.get(output_format, output_format)
+    return Path("out.jsonl") if str(input_path) == "-" else Path(f"{input_path.stem}.out.{suffix}")
+
+
+def model_of(dataset: Dataset, flag: str | None, setting: str) -> str:
+    """The model of a batch: the flag's, else the one that the lines name, else the setting's.
+
+    A file written for another service names that service's model in every line; the flag then says what to run.
+    """
+    if flag is not None:
+        return flag
+    from api.dataset.reader import InputLine
+
+    named = sorted({line.body.model for line in dataset if isinstance(line, InputLine) and line.body.model})
+    if len(named) > 1:
+        raise InputError(
+            f"{dataset.path} names {len(named)} models ({', '.join(named[:4])}), and one batch has one model; "
+            "choose it with --model, or split the file"
+        )
+    return named[0] if named else setting
