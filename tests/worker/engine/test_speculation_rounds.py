@@ -1,4 +1,4 @@
-"""Faults of public speculative engines that this one must not have, a test or more for each row: what a round leaves behind.
+"""Faults of public speculative engines that this one must not have, by row: what a round leaves behind.
 
 The target is a function from token prefix to logits (`ScriptedModel`), the drafter a script. Tokens are characters of
 the toy vocabulary.
