@@ -1,7 +1,7 @@
 from redis import Redis
 
-from api.queue.results import RESULTS_STREAM, ResultsReader, publish
-from api.schemas import GenerationResult, JobStats, Phases, RequestEvent, ResolvedValue, Usage
+from api.queue.results import RESULTS_STREAM, ResultsReader, answered, publish
+from api.schemas import GenerationResult, JobStats, Phases, RequestEvent, ResolvedValue, TokenLogprob, Usage
 
 
 def _event(index: int) -> RequestEvent:
@@ -83,5 +83,24 @@ def test_event_survives_the_way_whole(redis: Redis) -> None:
     event = RequestEvent(
         kind="finished", request_id="batch_x-0", worker="w", attempt=2, at=1.5, result=result, stats=stats
     )
+    publish(redis, event)
+    assert _read(ResultsReader(redis, "a")) == [event]
+
+
+def test_answered_are_those_with_a_result_on_the_stream(redis: Redis) -> None:
+    for index in range(3):
+        publish(redis, _event(index))
+    publish(redis, RequestEvent(kind="started", request_id="batch_x-9", worker="w", attempt=1, at=1.0))
+    reader = ResultsReader(redis, "a")
+    [(first, _), *_others] = reader.read(count=1)
+    reader.acknowledge([first])
+    assert answered(redis) == {"batch_x-1", "batch_x-2"}
+
+
+def test_a_log_probability_of_minus_infinity_arrives(redis: Redis) -> None:
+    sure = TokenLogprob(token_id=1, token="a", logprob=float("-inf"))
+    event = _event(0)
+    assert event.result is not None
+    event.result.logprobs = [sure]
     publish(redis, event)
     assert _read(ResultsReader(redis, "a")) == [event]

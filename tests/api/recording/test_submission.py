@@ -191,6 +191,41 @@ def test_a_request_that_redis_still_has_is_left_alone(station: Station, prompts:
     assert station.ledger.batch(batch.id).counts == RequestCounts(queued=2, running=1)
 
 
+def test_a_result_that_waits_to_be_recorded_is_not_generated_again(station: Station, prompts: Path) -> None:
+    batch = put(station, Dataset(prompts))
+    ids = [f"{batch.id}-{index}" for index in range(3)]
+    station.queue.forget(ids)
+    station.publish(started(ids[0]), finished(ids[0]), started(ids[1]))
+    assert requeue_missing(station.ledger, station.queue, batch.id) == 2
+    assert station.waiting() == ids[1:]
+
+
+def test_a_result_recorded_in_the_meantime_is_not_generated_again(
+    station: Station, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = put(station, Dataset(prompts))
+    ids = [f"{batch.id}-{index}" for index in range(3)]
+    station.queue.forget(ids)
+
+    def record_and_look(seen: list[str]) -> set[str]:
+        station.publish(finished(ids[2]))
+        station.recorder().step(block_ms=1)
+        return set()
+
+    monkeypatch.setattr(station.queue, "live", record_and_look)
+    monkeypatch.setattr(station.queue, "enqueue", lambda requests, **_: len(requests))
+    assert requeue_missing(station.ledger, station.queue, batch.id) == 2
+    assert station.ledger.request(ids[2]).state is RequestState.COMPLETED
+
+
+def test_the_skipped_lines_are_told(station: Station, tmp_path: Path) -> None:
+    path = tmp_path / "mixed.jsonl"
+    path.write_text(MIXED)
+    told: list[int] = []
+    put(station, Dataset(path), skip_invalid=True, on_invalid=lambda errors: told.extend(e.line for e in errors))
+    assert told == [2]
+
+
 def test_what_killed_its_workers_is_not_put_back(station: Station, prompts: Path) -> None:
     batch = put(station, Dataset(prompts))
     attempts.note_lost(station.redis, f"{batch.id}-1", "mac-1")
