@@ -138,6 +138,8 @@ class Engine:
             logprobs=record,
         )
         cached = generation.run(prompt, self.options.prefill_chunk)
+        if request.max_tokens is None and completion.finish_reason == "length":
+            notes.append(f"no max_tokens was given; the answer ends at the default cap of {rules.max_tokens} tokens")
         result = self._result(request, prompt, completion, sampling, resolved, cached, notes)
         if record is not None:
             result.logprobs = record.of(completion.tokens)
