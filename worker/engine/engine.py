@@ -139,7 +139,9 @@ class Engine:
         )
         cached = generation.run(prompt, self.options.prefill_chunk)
         if request.max_tokens is None and completion.finish_reason == "length":
-            notes.append(f"no max_tokens was given; the answer ends at the default cap of {rules.max_tokens} tokens")
+            window = self.target.context - len(prompt)
+            what = "context window" if rules.max_tokens == window else f"default cap of {rules.max_tokens} tokens"
+            notes.append(f"no max_tokens was given; the answer ends with the {what}")
         result = self._result(request, prompt, completion, sampling, resolved, cached, notes)
         if record is not None:
             result.logprobs = record.of(completion.tokens)
