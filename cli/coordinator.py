@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from api.errors import LedgerError, QueueError
@@ -32,28 +32,24 @@ class Coordinator:
         self._workspace, self._model, self._local_worker = workspace, model, local_worker
         self._finished: list[str] = []
         self._stop = threading.Event()
+        self._recorder = threading.Thread(target=self._record, name="recorder", daemon=True)
         self.server: PrivateServer | None = None
         self.worker: WorkerProcess | None = None
 
     @contextmanager
     def running(self) -> Iterator[Coordinator]:
         """Everything up on entry; on exit the worker has handed back its request, and all is stopped."""
-        self.connection = self._open_redis()
-        self.queue = self._workspace.queue(self.connection)
-        recorder = self._recorder = threading.Thread(target=self._record, name="recorder", daemon=True)
-        try:
+        # A stack: an impatient second Ctrl-C ends one of these early, and the others still have their turn.
+        with ExitStack() as down:
+            down.callback(self._stop_server)
+            self.connection = self._open_redis()
+            self.queue = self._workspace.queue(self.connection)
+            down.callback(self._stop_recorder)
+            down.callback(self._stop_worker)
             if self._local_worker:
                 self.worker = self._start_worker()
-            recorder.start()
+            self._recorder.start()
             yield self
-        finally:
-            if self.worker:
-                self.worker.stop(STOP_PATIENCE_SECONDS)
-            self._stop.set()
-            if recorder.is_alive():
-                recorder.join(STOP_PATIENCE_SECONDS)
-            if self.server:
-                self.server.stop()
 
     def wait(
         self,
@@ -69,15 +65,21 @@ class Coordinator:
         """
         ledger = self._workspace.ledger
         while True:
-            while self._finished:
-                on_finished(ledger.request(self._finished.pop(0)))
+            self._tell(on_finished)
             batch = ledger.batch(batch_id)
-            if batch.counts.finished == batch.counts.total and not self._finished:
+            if batch.counts.finished == batch.counts.total:
+                # It commits first and tells afterwards: the last requests may be committed and not told yet.
+                self._stop_recorder()
+                self._tell(on_finished)
                 return batch
             for line in self._keep_alive():
                 on_news(line)
             on_tick()
             time.sleep(TICK_SECONDS)
+
+    def _tell(self, on_finished: Callable[[RecordedRequest], None]) -> None:
+        while self._finished:
+            on_finished(self._workspace.ledger.request(self._finished.pop(0)))
 
     def busy_worker(self) -> WorkerInfo | None:
         """A worker that is generating for this model now, when Redis tells."""
@@ -110,6 +112,19 @@ class Coordinator:
         )
         worker.start()
         return worker
+
+    def _stop_worker(self) -> None:
+        if self.worker:
+            self.worker.stop(STOP_PATIENCE_SECONDS)
+
+    def _stop_recorder(self) -> None:
+        self._stop.set()
+        if self._recorder.is_alive():
+            self._recorder.join(STOP_PATIENCE_SECONDS)
+
+    def _stop_server(self) -> None:
+        if self.server:
+            self.server.stop()
 
     def _worker_settings(self) -> dict[str, str]:
         """The settings of this command as the worker's environment, so that both go by the same ones."""

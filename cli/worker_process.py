@@ -87,8 +87,12 @@ class WorkerProcess:
         try:
             process.wait(patience_seconds)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            pass
+        finally:
+            # Also when a second Ctrl-C cuts the waiting short.
+            if process.poll() is None:
+                process.kill()
+                process.wait()
 
     def _last_words(self) -> str:
         lines = self.log_path.read_text("utf-8", errors="replace").splitlines()

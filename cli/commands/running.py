@@ -130,8 +130,8 @@ def _finish(workspace: Workspace, batch: Batch, view: Display, *, local_worker: 
 
     if batch.counts.finished == batch.counts.total:
         return
-    try:
-        with Coordinator(workspace, batch.model, local_worker=local_worker).running() as coordinator:
+    with Coordinator(workspace, batch.model, local_worker=local_worker).running() as coordinator:
+        try:
             requeue_missing(workspace.ledger, coordinator.queue, batch.id)
             view.start(batch.counts)
             coordinator.wait(
@@ -140,9 +140,10 @@ def _finish(workspace: Workspace, batch: Batch, view: Display, *, local_worker: 
                 on_news=view.say,
                 on_tick=lambda: view.tick(coordinator.busy_worker()),
             )
-    except Interrupted:
-        view.say(f"stopping; go on with the same command or: cidermill resume {batch.id}")
-        raise
+        except Interrupted:
+            # Said before the worker has handed back its request, which takes a while.
+            view.say(f"stopping; go on with the same command or: cidermill resume {batch.id}")
+            raise
 
 
 def _deliver(workspace: Workspace, batch_id: str) -> None:
