@@ -128,6 +128,12 @@ def test_the_longest_match_wins_against_the_latest() -> None:
     assert smallest.tokens == [3, 50]
 
 
+def test_a_single_token_is_looked_up_where_its_pair_is_new() -> None:
+    tree = cold([5, 9, 8, 7, 5])
+    assert tree.tokens[:4] == [5, 9, 8, 7]
+    assert tree.is_chain
+
+
 def test_agreeing_occurrences_are_trusted_more_than_split_ones() -> None:
     agreed = cold([1, 2, 5, 0, 1, 2, 5, 9, 1, 2])
     split = cold([1, 2, 5, 0, 1, 2, 6, 9, 1, 2])
