@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TextIO
 
 
 def piped() -> bool:
@@ -31,9 +31,11 @@ def emit(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str], title: s
     Console().print(table)
 
 
-def emit_json(row: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
-    sys.stdout.flush()
+def emit_json(row: Mapping[str, Any], stream: TextIO | None = None) -> None:
+    """One JSON line, on standard output unless that is taken."""
+    stream = stream or sys.stdout
+    stream.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+    stream.flush()
 
 
 def shown(value: Any) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from cli.output import emit_json, excerpt, piped
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from api.ledger.records import RecordedRequest
     from api.schemas import RequestCounts, WorkerInfo
 
@@ -33,13 +35,16 @@ class Display(Protocol):
         """Some time has passed; `worker` is one that is generating."""
 
 
-def display() -> Display:
-    """The view that fits standard output."""
-    return Lines() if piped() else Bar()
+def display(answers: Path | None) -> Display:
+    """The view that fits standard output. Where the answers go there (None), the lines go to standard error."""
+    return Lines(sys.stderr if answers is None else sys.stdout) if piped() else Bar()
 
 
 class Lines:
     """For programs: a JSON line per finished request; messages go to stderr."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
 
     def __enter__(self) -> Lines:
         return self
@@ -54,7 +59,7 @@ class Lines:
         self.say(f"{counts.total} requests, {counts.finished} finished before")
 
     def finished(self, row: RecordedRequest) -> None:
-        emit_json({"event": "finished", **brief(row)})
+        emit_json({"event": "finished", **brief(row)}, self._stream)
 
     def tick(self, worker: WorkerInfo | None) -> None:
         pass

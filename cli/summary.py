@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from cli.output import duration, emit_json, piped
 
@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from api.schemas import Batch
 
 
-def show_summary(batch: Batch, stats: BatchStats, output: Path | None) -> None:
-    """Requests by state, tokens, rates, acceptance and phases: lines for people, one JSON line for programs."""
+def show_summary(batch: Batch, stats: BatchStats, output: Path | None, stream: TextIO | None = None) -> None:
+    """Requests by state, tokens, rates, acceptance and phases: lines for people, one JSON line for programs.
+
+    stream: of the JSON line, where standard output is taken.
+    """
     if piped():
-        emit_json({"event": "summary", **summary_row(batch, stats, output)})
+        emit_json({"event": "summary", **summary_row(batch, stats, output)}, stream)
         return
     from rich.console import Console
 

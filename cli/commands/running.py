@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from api.choices import Format, Priority
-from api.errors import ExitCode
+from api.errors import ExitCode, StorageError
 from cli.interrupt import Interrupted
 from cli.options import BatchId, DataDir, Model, RedisUrl, Workspace
 from cli.order import Order, dataset_of, model_of, output_file
@@ -76,11 +77,11 @@ def run(
     chosen = model_of(dataset, model, workspace.settings.model)
     check_model(chosen)
     output = output_file(output, input_path, output_format)
-    with only_one(workspace), display() as view:
+    with only_one(workspace), display(output) as view:
         order = Order(dataset, chosen, output, output_format, priority, skip_invalid, view.say)
         batch = _batch_of(workspace, order)
         _finish(workspace, batch, view, local_worker=worker if worker is not None else workspace.redis_url is None)
-    _deliver(workspace, batch.id)
+    _deliver(workspace, batch.id, output_format)
 
 
 def resume(batch: BatchId = "latest", redis: RedisUrl = None, data_dir: DataDir = None) -> None:
@@ -99,9 +100,10 @@ def resume(batch: BatchId = "latest", redis: RedisUrl = None, data_dir: DataDir 
     from cli.coordinator import only_one
     from cli.progress import display
 
-    with only_one(workspace), display() as view:
+    output, output_format = workspace.ledger.output_of(found.id)
+    with only_one(workspace), display(output) as view:
         _finish(workspace, found, view, local_worker=True)
-    _deliver(workspace, found.id)
+    _deliver(workspace, found.id, output_format)
 
 
 def check_model(model: str) -> None:
@@ -146,16 +148,19 @@ def _finish(workspace: Workspace, batch: Batch, view: Display, *, local_worker: 
             raise
 
 
-def _deliver(workspace: Workspace, batch_id: str) -> None:
+def _deliver(workspace: Workspace, batch_id: str, output_format: Format) -> None:
     """Write the answers, then the summary; failed requests end in their own exit code."""
     from api.dataset.writer import write_results
     from cli.summary import show_summary
 
     ledger = workspace.ledger
     batch = ledger.batch(batch_id)
-    path, output_format = ledger.output_of(batch_id)
-    write_results(ledger.results(batch_id), path, output_format)
+    path, _ = ledger.output_of(batch_id)
+    try:
+        write_results(ledger.results(batch_id), path, output_format)
+    except StorageError as error:
+        raise StorageError(f"{error}; the ledger has the answers: cidermill results {batch_id} -o FILE") from error
     ledger.mark_delivered(batch_id)
-    show_summary(batch, ledger.stats(batch_id), path)
+    show_summary(batch, ledger.stats(batch_id), path, sys.stderr if path is None else None)
     if batch.counts.finished > batch.counts.completed:
         raise typer.Exit(ExitCode.REQUESTS_FAILED)
