@@ -66,9 +66,14 @@ def test_the_default_cap_counts_when_none_is_asked_for(llama: Any, engine_for: E
     result, _ = engine.generate(request(max_tokens=None))
     assert len(result.token_ids) == 7
     assert result.finish_reason == "length"
-    assert result.notes == []
-    small = engine_for(llama, default_max_tokens=7, context=len(PROMPT) + 3)
-    assert len(small.generate(request(max_tokens=None))[0].token_ids) == 3
+    assert len(result.notes) == 1
+    assert "default cap of 7 tokens" in result.notes[0]
+    short, _ = engine_for(llama, default_max_tokens=7, context=len(PROMPT) + 3).generate(request(max_tokens=None))
+    assert len(short.token_ids) == 3
+    assert len(short.notes) == 1
+    assert "context window" in short.notes[0]
+    asked, _ = engine.generate(request(max_tokens=7))
+    assert asked.notes == []
 
 
 def test_an_empty_raw_prompt_needs_a_token_that_begins_a_text(llama: Any, engine_for: EngineFor) -> None:
