@@ -59,7 +59,7 @@ def output_file(asked: Path | None, input_path: Path, output_format: Format) -> 
     if asked is not None:
         return None if str(asked) == "-" else asked
     suffix = {"openai": "jsonl", "jsonl": "jsonl", "text": "txt"}.get(output_format, output_format)
-    return Path("out.jsonl") if str(input_path) == "-" else Path(f"{input_path.stem}.out.{suffix}")
+    return Path(f"out.{suffix}" if str(input_path) == "-" else f"{input_path.stem}.out.{suffix}")
 
 
 def model_of(dataset: Dataset, flag: str | None, setting: str) -> str:

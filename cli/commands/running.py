@@ -70,17 +70,24 @@ def run(
     goes on where it was.
     """
     from cli.coordinator import only_one
+    from cli.prechecks import check_model, check_output
     from cli.progress import display
 
     workspace = Workspace(data_dir=data_dir, redis=redis, model=model)
+    local_worker = worker if worker is not None else workspace.redis_url is None
+    if not local_worker and workspace.redis_url is None:
+        raise typer.BadParameter("without --redis nobody else could answer", param_hint="--no-worker")
     dataset = dataset_of(workspace, input_path, template, {"max_tokens": max_tokens, "temperature": temperature})
     chosen = model_of(dataset, model, workspace.settings.model)
-    check_model(chosen)
+    check_model(chosen, runs_here=local_worker)
     output = output_file(output, input_path, output_format)
+    check_output(output)
+    if workspace.redis_url:
+        workspace.connect().close()
     with only_one(workspace), display(output) as view:
         order = Order(dataset, chosen, output, output_format, priority, skip_invalid, view.say)
         batch = _batch_of(workspace, order)
-        _finish(workspace, batch, view, local_worker=worker if worker is not None else workspace.redis_url is None)
+        _finish(workspace, batch, view, local_worker=local_worker)
     _deliver(workspace, batch.id, output_format)
 
 
@@ -98,19 +105,14 @@ def resume(batch: BatchId = "latest", redis: RedisUrl = None, data_dir: DataDir 
         typer.echo(f"{count} requests of {found.id} put back on the queue", err=True)
         return
     from cli.coordinator import only_one
+    from cli.prechecks import check_output
     from cli.progress import display
 
     output, output_format = workspace.ledger.output_of(found.id)
+    check_output(output)
     with only_one(workspace), display(output) as view:
         _finish(workspace, found, view, local_worker=True)
     _deliver(workspace, found.id, output_format)
-
-
-def check_model(model: str) -> None:
-    """Refuse a model that cannot be found before anything is queued for it."""
-    from worker.engine.models import ModelSpec
-
-    _ = ModelSpec.parse(model).source
 
 
 def _batch_of(workspace: Workspace, order: Order) -> Batch:
