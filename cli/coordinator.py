@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from api.errors import LedgerError, QueueError
+from api.errors import LedgerError, StorageError
 from cli.options import LOCAL_HEARTBEAT_SECONDS, LOCAL_LEASE_SECONDS
 from cli.worker_process import WorkerProcess
 
@@ -184,14 +184,20 @@ def only_one(workspace: Workspace) -> Iterator[None]:
     import os
 
     path = workspace.settings.data_dir / "coordinator.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as lock:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("a+")
+    except OSError as error:
+        raise StorageError(
+            f"data directory {path.parent} cannot be used: {error.strerror}; choose another --data-dir"
+        ) from error
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             lock.seek(0)
             holder = lock.read().strip() or "unknown"
-            raise QueueError(
+            raise LedgerError(
                 f"process {holder} already runs or records in {path.parent}; wait for it, or use another --data-dir"
             ) from error
         lock.seek(0)
