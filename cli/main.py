@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Annotated
 
@@ -65,10 +64,17 @@ def main() -> None:
     except Interrupted:
         typer.echo("cidermill: interrupted", err=True)
         sys.exit(ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        # The reader has gone (`| head`): no error, and nothing left to flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(ExitCode.OK)
+    except Exception as error:
+        if not _is_of_redis(error):
+            raise
+        typer.echo(f"cidermill: Redis failed ({error}); when it is well again, run the command again", err=True)
+        sys.exit(ExitCode.QUEUE_UNAVAILABLE)
+
+
+def _is_of_redis(error: Exception) -> bool:
+    """Whether Redis left, or refused something, in the middle of a command. Not every command has imported it."""
+    redis = sys.modules.get("redis")
+    return redis is not None and isinstance(error, redis.exceptions.RedisError)
 
 
 if __name__ == "__main__":

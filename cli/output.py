@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 
@@ -34,8 +36,18 @@ def emit(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str], title: s
 def emit_json(row: Mapping[str, Any], stream: TextIO | None = None) -> None:
     """One JSON line, on standard output unless that is taken."""
     stream = stream or sys.stdout
-    stream.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
-    stream.flush()
+    with leaving_reader(stream):
+        stream.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+        stream.flush()
+
+
+@contextmanager
+def leaving_reader(stream: TextIO) -> Iterator[None]:
+    """The reader of `stream` may go (`| head`): that is no error, and what is written from then on goes nowhere."""
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def shown(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,10 +62,12 @@ def submit(
     The whole file is validated first; then the ledger has the batch, then Redis. Workers and `record` do the rest.
     """
     from api import submission
+    from cli.prechecks import check_model
 
     workspace = Workspace(data_dir=data_dir, redis=redis, model=model)
     dataset = dataset_of(workspace, input_path, template, {"max_tokens": max_tokens, "temperature": temperature})
     chosen = model_of(dataset, model, workspace.settings.model)
+    check_model(chosen, runs_here=False)
     output = output_file(output, input_path, output_format)
     order = Order(dataset, chosen, output, output_format, priority, skip_invalid, _say)
     queue = workspace.queue(workspace.connect())
@@ -96,11 +99,13 @@ def results(
     """Write the answers of a batch, in input order; of an unfinished one those that are there."""
     from api.dataset.writer import write_results
     from api.states import FINAL_REQUEST_STATES
+    from cli.output import leaving_reader
 
     ledger = Workspace(data_dir=data_dir).ledger
     rows = ledger.results(ledger.resolve(batch), states=FINAL_REQUEST_STATES)
-    count = write_results(rows, output if str(output) != "-" else None, output_format)
-    typer.echo(f"{count} answers", err=True)
+    with leaving_reader(sys.stdout):
+        count = write_results(rows, output if str(output) != "-" else None, output_format)
+        typer.echo(f"{count} answers", err=True)
 
 
 def stats(batch: BatchId = "latest", data_dir: DataDir = None) -> None:
