@@ -80,7 +80,7 @@ class Bar:
             TextColumn("{task.fields[rate]}"),
             TextColumn("ETA"),
             TimeRemainingColumn(compact=True),
-            TextColumn("[dim]{task.fields[writing]}"),
+            TextColumn("{task.fields[writing]}", style="dim", markup=False),  # a model's text may look like markup
             console=self._console,
             transient=True,
             speed_estimate_period=300,

@@ -23,10 +23,11 @@ def show_summary(batch: Batch, stats: BatchStats, output: Path | None, stream: T
         emit_json({"event": "summary", **summary_row(batch, stats, output)}, stream)
         return
     from rich.console import Console
+    from rich.text import Text
 
     console = Console(highlight=False)
     for name, value in summary_lines(batch, stats, output):
-        console.print(f"[bold]{name:>14}[/]  {value}")
+        console.print(Text.assemble((f"{name:>14}", "bold"), "  ", value))
 
 
 def summary_row(batch: Batch, stats: BatchStats, output: Path | None) -> dict[str, Any]:

@@ -207,7 +207,7 @@ def _print_request(row: RecordedRequest) -> None:
     from rich.text import Text
 
     console = Console()
-    console.print(Rule(f"{row.custom_id}  {row.state}", align="left"))
+    console.print(Rule(Text(f"{row.custom_id}  {row.state}"), align="left"))
     for message in row.body.messages or []:
         console.print(Text(f"{message.role}: {message.content}"))
     if row.body.prompt is not None:
