@@ -74,6 +74,7 @@ class Budget:
     def __init__(self, curve: CostCurve | None, fixed_nodes: int | None = None) -> None:
         assert curve or fixed_nodes
         self.curve = curve
+        self._costs = [curve.cost(nodes) for nodes in range(curve.max_nodes + 1)] if curve else []
         self.fixed_nodes = fixed_nodes
 
     @property
@@ -94,12 +95,11 @@ class Budget:
         return tree.pruned(order[: self._best_size([tree.values[node] for node in order], draft_ms)])
 
     def _best_size(self, values: Sequence[float], draft_ms: float) -> int:
-        assert self.curve
-        best, best_rate = 1, MARGIN / (self.curve.cost(1) + draft_ms)
+        best, best_rate = 1, MARGIN / (self._costs[1] + draft_ms)
         expected = 1.0
         for size in range(2, min(len(values), self.max_nodes) + 1):
             expected += values[size - 1]
-            rate = expected / (self.curve.cost(size) + draft_ms)
+            rate = expected / (self._costs[size] + draft_ms)
             if rate > best_rate:
                 best, best_rate = size, rate
         return best

@@ -11,6 +11,8 @@ from worker.engine.tree import TokenTree
 BIN_EDGES = (0.1, 0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.96)
 DEPTH_EDGES = (2, 4, 8)
 PRIOR_WEIGHT = 4.0
+# What was never tried bends to what was, when both are made monotone.
+UNSEEN_WEIGHT = 0.1
 # A request's own outcomes outweigh the worker's history after about this many of them.
 HISTORY_WEIGHT = 6.0
 HISTORY_LIMIT = 400.0
@@ -78,7 +80,7 @@ class Calibration:
             history = (accepted + PRIOR_WEIGHT * prior) / (tried + PRIOR_WEIGHT)
             now, hits = self._request.tried[group][interval], self._request.accepted[group][interval]
             rates.append((hits + HISTORY_WEIGHT * history) / (now + HISTORY_WEIGHT))
-            weights.append(tried + now + PRIOR_WEIGHT)
+            weights.append(tried + now + UNSEEN_WEIGHT)
         return isotonic(rates, weights)
 
     def _fold(self, group: int, interval: int, tried: float, accepted: float) -> None:

@@ -29,7 +29,11 @@ def reliability(match: int) -> float:
 
     Only its order matters in the long run: calibration replaces the scale by what was observed.
     """
-    return float(1 - 0.8 * 0.8 ** min(match, MAX_MATCH))
+    return _RELIABILITY[min(match, MAX_MATCH)]
+
+
+_RELIABILITY = [1 - 0.8 * 0.8**match for match in range(MAX_MATCH + 1)]
+_VOTES = [VOTE_BASE**match for match in range(MAX_MATCH + 1)]
 
 
 class SuffixDrafter:
@@ -100,6 +104,8 @@ class SuffixDrafter:
         for start, match in occurrences:
             if start + depth < len(self._tokens):
                 voters.setdefault(self._tokens[start + depth], []).append((start, match))
-        weights = {token: sum(VOTE_BASE**match for _, match in group) for token, group in voters.items()}
+        if len(voters) == 1:
+            return [(token, 1.0, group) for token, group in voters.items()]
+        weights = {token: sum(_VOTES[match] for _, match in group) for token, group in voters.items()}
         total = sum(weights.values())
         return [(token, weights[token] / total, group) for token, group in voters.items()]
