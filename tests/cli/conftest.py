@@ -1,10 +1,10 @@
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mill import Mill
+from mill import Mill, MillAt
 from tiny_llama import tiny_llama
 
 CACHE = Path(__file__).parents[2] / ".cache"
@@ -24,9 +24,6 @@ def profiles(tiny_model: Path) -> Path:
     data_dir = CACHE / "tiny-llama-data"
     Engine.load(ModelSpec.parse(str(tiny_model)), EngineOptions(data_dir=data_dir))
     return data_dir / "profiles"
-
-
-MillAt = Callable[..., Mill]
 
 
 @pytest.fixture(scope="module")

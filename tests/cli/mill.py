@@ -216,3 +216,7 @@ class Mill:
         for server in (self.server, PrivateServer.running(self.data_dir)):
             if server is not None and server.alive():
                 server.stop()
+
+
+MillAt = Callable[..., Mill]
+"""What the fixture `mill_at` is: makes a mill, given the profiles of an engine that has measured before."""

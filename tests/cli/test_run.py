@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow.parquet
 import pytest
-from mill import Command, Mill, Row, alive, json_lines, wait_until
+from mill import Command, Mill, MillAt, Row, alive, json_lines, wait_until
 
 from api.queue.server import PrivateServer
 
@@ -47,7 +47,7 @@ class Ran:
 
 
 @pytest.fixture(scope="module")
-def ran(mill_at) -> Ran:
+def ran(mill_at: MillAt) -> Ran:
     mill = mill_at()
     path = mill.input(PROMPTS)
     command = mill.start("run", path, "-o", "out.jsonl")
@@ -113,7 +113,7 @@ def test_nothing_is_left_running(ran: Ran) -> None:
     assert ran.mill.workers() == []
 
 
-def test_the_worker_knows_the_server_from_its_environment_alone(ran: Ran) -> None:
+def test_the_workers_log_quotes_no_prompt(ran: Ran) -> None:
     log = (ran.mill.data_dir / "logs" / "worker.log").read_text("utf-8")
     assert "Traceback" not in log
     assert "The first of six" not in log
