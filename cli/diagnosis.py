@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from api.errors import CidermillError
+from api.errors import CidermillError, ModelError
 
 if TYPE_CHECKING:
     from cli.options import Workspace
@@ -69,8 +70,11 @@ def _mlx(_workspace: Workspace) -> tuple[str, str]:
 def _model(workspace: Workspace) -> tuple[str, str]:
     from worker.engine.models import ModelSpec
 
-    source = ModelSpec.parse(workspace.settings.model).source
-    return "ok", f"{workspace.settings.model}: {source}"
+    spec = ModelSpec.parse(workspace.settings.model)
+    try:
+        return "ok", f"{spec}: {spec.source}"
+    except ModelError as error:
+        return ("missing" if find_spec("mlx") else "note"), str(error)
 
 
 _CHECKS: dict[str, Callable[[Workspace], tuple[str, str]]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 from api.errors import ModelError, StorageError
@@ -16,13 +17,13 @@ def check_model(model: str, *, runs_here: bool) -> None:
     spec = ModelSpec.parse(model)
     if not runs_here:
         return
+    if find_spec("mlx") is None:
+        raise ModelError(
+            "MLX is not installed, so this machine cannot generate; install cidermill[worker], or submit to a fleet"
+        )
     source = spec.source
     if isinstance(source, str):
         _check_hub(source)
-    elif source.suffix != ".gguf" and not (source / "config.json").is_file():
-        raise ModelError(
-            f"{source}: no config.json there; an MLX model directory has config.json and model*.safetensors"
-        )
 
 
 def check_output(path: Path | None) -> None:

@@ -69,14 +69,8 @@ def load_target(spec: ModelSpec, models_dir: Path) -> Target:
 def resolve(spec: ModelSpec, models_dir: Path) -> Path | str:
     """A directory that mlx-lm opens, or a hub id."""
     source = spec.source
-    if isinstance(source, str):
-        return source
-    if source.suffix == ".gguf":
+    if isinstance(source, Path) and source.suffix == ".gguf":
         return _converted_directory(spec, source, models_dir)
-    if not (source / "config.json").is_file():
-        raise ModelError(
-            f"{source}: no config.json there; an MLX model directory has config.json and model*.safetensors"
-        )
     return source
 
 

@@ -39,10 +39,14 @@ class ModelSpec:
 
     @property
     def source(self) -> Path | str:
-        """The directory or GGUF file on this machine, else the hub id. Raises ModelError when it is neither."""
+        """The model directory or GGUF file on this machine, else the hub id. Raises ModelError when it is neither."""
         if self.name == DEMO_MODEL:
             return demo_gguf()
         path = Path(self.name).expanduser()
+        if path.is_dir() and not (path / "config.json").is_file():
+            raise ModelError(
+                f"{path}: no config.json there; an MLX model directory has config.json and model*.safetensors"
+            )
         if path.exists():
             return path
         if self.name.count("/") == 1 and not self.name.startswith(("/", "~", ".")):
