@@ -4,6 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO_DIR ?= .cache/demo
 
+# uv brings its own certificates; the system's are those that the machine's owner trusts.
+export UV_SYSTEM_CERTS ?= 1
+
 .PHONY: demo test lint types format bench lock clean
 
 demo: .venv/ready

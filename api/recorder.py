@@ -4,17 +4,20 @@ An entry is acknowledged after its transaction is on the disk. Whatever happens 
 the ledger takes it once. So the recorder may die anywhere, run twice, and lose Redis or the disk's space for a while.
 """
 
+import hashlib
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable
 
+from redis import Redis
 from redis.exceptions import RedisError
 
 from api.errors import LedgerError, QueueError, StorageError
 from api.ledger.ledger import Ledger
 from api.queue.requests import RequestQueue
-from api.queue.results import ResultsReader
+from api.queue.results import GROUP, ResultsReader
 from api.set_aside import give_up
 
 logger = logging.getLogger("cidermill.recorder")
@@ -24,6 +27,16 @@ FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 10.0
 PASSING_ERRORS = (RedisError, QueueError, LedgerError, StorageError)
 """What an operator can mend while the recorder waits: Redis is away, the disk is full, the ledger is locked."""
+
+
+def reader_of(ledger: Ledger, connection: Redis, consumer: str) -> ResultsReader:
+    """The reader of a ledger: its group is named after where the ledger lies.
+
+    A ledger that moves gets a new group, which starts over with what is on the stream; that does no harm.
+    """
+    place = f"{socket.gethostname()}:{ledger.path.resolve()}"
+    group = f"{GROUP}-{hashlib.sha256(place.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}"
+    return ResultsReader(connection, consumer, group)
 
 
 class Recorder:
@@ -51,11 +64,14 @@ class Recorder:
         for entry_id, event in entries:
             if event is None:
                 logger.error("entry %s of the results stream is not an event; it is dropped", entry_id)
-        events = [event for _, event in entries if event is not None]
+        known = self._ledger.known({event.request_id for _, event in entries if event is not None})
+        foreign = {entry_id for entry_id, event in entries if event is not None and event.request_id not in known}
+        events = [event for entry_id, event in entries if event is not None and entry_id not in foreign]
         finished = self._ledger.record(events) if events else []
         for request_id in finished:
             self._on_finished(request_id)
-        self._reader.acknowledge([entry_id for entry_id, _ in entries])
+        self._reader.acknowledge([entry_id for entry_id, _ in entries if entry_id not in foreign])
+        self._reader.pass_over(sorted(foreign))
         return len(entries)
 
     def housekeeping(self) -> None:

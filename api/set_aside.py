@@ -12,9 +12,12 @@ logger = logging.getLogger("cidermill.recorder")
 def give_up(ledger: Ledger, queue: RequestQueue, model: str) -> list[str]:
     """Fail in the ledger what the queue has set aside of a model, then let Redis forget it; returns the ids failed now.
 
-    A crash between the two leaves the entries set aside, and the next call forgets them.
+    A crash between the two leaves the entries set aside, and the next call forgets them. What belongs to another ledger
+    is left to that one.
     """
-    found = queue.set_aside(model)
+    set_aside = queue.set_aside(model)
+    known = ledger.known([entry.request_id for entry in set_aside])
+    found = [entry for entry in set_aside if entry.request_id in known]
     failed = [entry.request_id for entry in found if _fail(ledger, entry)]
     if found:
         queue.forget([entry.request_id for entry in found])

@@ -154,14 +154,13 @@ class Coordinator:
     def _record(self) -> None:
         from api.ledger.ledger import Ledger
         from api.queue.connection import connect
-        from api.queue.results import ResultsReader
-        from api.recorder import Recorder
+        from api.recorder import Recorder, reader_of
 
         url = self.server.url if self.server else self._workspace.redis_url
         assert url
         connection = connect(url)
         ledger: Ledger = Ledger.open(self._workspace.settings.ledger_path)
-        reader = ResultsReader(connection, consumer="run")
+        reader = reader_of(ledger, connection, consumer="run")
         recorder = Recorder(ledger, self._workspace.queue(connection), reader, on_finished=self._finished.append)
         recorder.run(self._stop)
 

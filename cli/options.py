@@ -42,6 +42,13 @@ LOCAL_LEASE_SECONDS = 10.0
 LOCAL_HEARTBEAT_SECONDS = 2.0
 
 
+def canonical_model(name: str) -> str:
+    """A model as producers and workers name it alike. Raises ModelError."""
+    from worker.engine.models import ModelSpec
+
+    return str(ModelSpec.parse(name))
+
+
 class Workspace:
     """The settings of a command, and what they lead to, opened when first asked for."""
 
@@ -50,6 +57,7 @@ class Workspace:
 
         self.flags = {"data_dir": data_dir, "redis_url": redis, **flags}
         self.settings: Settings = load_settings(**self.flags)
+        self.settings.model = canonical_model(self.settings.model)
         self._ledger: Ledger | None = None
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from api.errors import InputError
+from cli.options import canonical_model
 
 if TYPE_CHECKING:
     from api.choices import Format, Priority
@@ -17,12 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Order:
-    """A dataset, the model that answers it, and where the answers go (output None = standard output)."""
+    """A dataset, the model that answers it, and where the answers go (output None = standard output).
+
+    errors: where invalid lines go when they are skipped.
+    """
 
     dataset: Dataset
     model: str
     output: Path | None
     output_format: Format
+    errors: Path
     priority: Priority
     skip_invalid: bool
     say: Callable[[str], None]
@@ -39,11 +44,10 @@ class Order:
         }
 
     def _write_errors(self, errors: Sequence[LineError]) -> None:
-        from api.dataset.writer import default_error_path, write_errors
+        from api.dataset.writer import write_errors
 
-        path = default_error_path(self.output or Path("out.jsonl"))
-        count = write_errors(errors, path)
-        self.say(f"{count} invalid lines are left out; they are in {path}")
+        count = write_errors(errors, self.errors)
+        self.say(f"{count} invalid lines are left out; they are in {self.errors}")
 
 
 def dataset_of(workspace: Workspace, path: Path, template: str | None, defaults: dict[str, Any]) -> Dataset:
@@ -62,13 +66,20 @@ def output_file(asked: Path | None, input_path: Path, output_format: Format) -> 
     return Path(f"out.{suffix}" if str(input_path) == "-" else f"{input_path.stem}.out.{suffix}")
 
 
+def error_file(output: Path | None, input_path: Path) -> Path:
+    """Where skipped lines go: beside the answers, else named after the input."""
+    from api.dataset.writer import default_error_path
+
+    return default_error_path(output or Path("out.jsonl" if str(input_path) == "-" else input_path.name))
+
+
 def model_of(dataset: Dataset, flag: str | None, setting: str) -> str:
     """The model of a batch: the flag's, else the one that the lines name, else the setting's.
 
     A file written for another service names that service's model in every line; the flag then says what to run.
     """
     if flag is not None:
-        return flag
+        return canonical_model(flag)
     from api.dataset.reader import InputLine
 
     named = sorted({line.body.model for line in dataset if isinstance(line, InputLine) and line.body.model})
@@ -77,4 +88,4 @@ def model_of(dataset: Dataset, flag: str | None, setting: str) -> str:
             f"{dataset.path} names {len(named)} models ({', '.join(named[:4])}), and one batch has one model; "
             "choose it with --model, or split the file"
         )
-    return named[0] if named else setting
+    return canonical_model(named[0]) if named else setting

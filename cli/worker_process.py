@@ -14,7 +14,7 @@ from api.errors import CidermillError, ExitCode, ModelError
 EARLY_SECONDS = 20.0
 EARLY_DEATHS = 3
 # Exit codes that starting again cannot mend.
-HOPELESS = frozenset({ExitCode.MODEL_UNUSABLE, ExitCode.USAGE, ExitCode.INVALID_INPUT, ExitCode.NOT_FOUND})
+HOPELESS = frozenset({ExitCode.MODEL_UNUSABLE, ExitCode.USAGE, ExitCode.NOT_FOUND})
 
 
 class WorkerProcess:
@@ -77,7 +77,11 @@ class WorkerProcess:
         return [line.decode("utf-8", "replace").rstrip() for line in whole]
 
     def stop(self, patience_seconds: float) -> None:
-        """Let it finish or hand back its request; kill it when that takes longer than `patience_seconds`."""
+        """Have it hand back its request at once; kill it when that takes longer than `patience_seconds`.
+
+        The end of its input and the signal are two requests to stop, and the second one means now: whoever stops a run
+        waits for it.
+        """
         process = self._process
         if process is None or process.poll() is not None:
             return

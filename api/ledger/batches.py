@@ -72,7 +72,7 @@ def load_batch(connection: Connection, batch_id: str) -> Batch:
     """Raises NotFoundError."""
     for batch in _load(connection, select(BATCHES).where(BATCHES.c.id == batch_id)):
         return batch
-    raise NotFoundError(f"no batch {batch_id} in this ledger; `cidermill batches` lists them")
+    raise NotFoundError(f"no batch {batch_id} in this ledger; `cidermill status` lists them")
 
 
 def latest_batches(connection: Connection, limit: int) -> list[Batch]:
@@ -110,7 +110,7 @@ def resolve_id(connection: Connection, name: str) -> str:
         return str(found[0])
     if found:
         raise NotFoundError(f"more than one batch starts with {name!r}; give more of its characters")
-    raise NotFoundError(f"no batch starts with {name!r}; `cidermill batches` lists them")
+    raise NotFoundError(f"no batch starts with {name!r}; `cidermill status` lists them")
 
 
 def _newest_first() -> Select[Any]:

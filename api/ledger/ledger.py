@@ -167,6 +167,11 @@ class Ledger:
             query = query.where(REQUESTS.c.state.in_([state.value for state in states]))
         return (recorded_request(row) for row in self._pages(query))
 
+    def known(self, request_ids: Collection[str]) -> set[str]:
+        """Those that are requests of this ledger, whatever their state."""
+        with reading(self.engine, self.path) as connection:
+            return recording.known_requests(connection, request_ids)
+
     def request(self, request_id: str) -> RecordedRequest:
         """Raises NotFoundError."""
         with reading(self.engine, self.path) as connection:

@@ -93,6 +93,13 @@ def requeue_running(connection: Connection, request_ids: Iterable[str]) -> set[s
     return still_open
 
 
+def known_requests(connection: Connection, request_ids: Iterable[str]) -> set[str]:
+    found: set[str] = set()
+    for chunk in _chunks(sorted(set(request_ids))):
+        found.update(connection.scalars(select(REQUESTS.c.id).where(REQUESTS.c.id.in_(chunk))))
+    return found
+
+
 def _apply(standing: Standing, event: RequestEvent) -> tuple[str, Row | None]:
     """Move the request. Returns the kind under which the event is remembered, and the row of a first result."""
     if event.kind == "started":

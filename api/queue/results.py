@@ -1,7 +1,8 @@
-"""The results stream: workers append events, the recorder reads them as a consumer group.
+"""The results stream: workers append events, the recorder of each ledger reads them as a consumer group of its own.
 
 An event leaves the stream only after it was acknowledged, and it is acknowledged after the ledger has committed it:
-delivery is at least once, and the ledger makes the effect exactly once.
+delivery is at least once, and the ledger makes the effect exactly once. Several ledgers may share one Redis: what
+belongs to another one is passed over, and stays for that one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,13 +39,14 @@ def answered(connection: Redis) -> set[str]:
 
 
 class ResultsReader:
-    """Reads the stream as one consumer of the group `recorder`.
+    """Reads the stream as one consumer of a ledger's group.
 
     consumer: a name that is the same after a restart, so that what was read and not acknowledged is read again.
     """
 
-    def __init__(self, connection: Redis, consumer: str) -> None:
+    def __init__(self, connection: Redis, consumer: str, group: str = GROUP) -> None:
         self._connection = connection
+        self._group = group
         self._consumer = consumer
         self._outstanding: set[str] = set()
         self._restarted = True
@@ -71,14 +73,20 @@ class ResultsReader:
         if not entry_ids:
             return
         with self._connection.pipeline() as pipeline:
-            pipeline.xack(RESULTS_STREAM, GROUP, *entry_ids)
+            pipeline.xack(RESULTS_STREAM, self._group, *entry_ids)
             pipeline.xdel(RESULTS_STREAM, *entry_ids)
             pipeline.execute()
         self._outstanding.difference_update(entry_ids)
 
+    def pass_over(self, entry_ids: Sequence[str]) -> None:
+        """Leave entries on the stream for the ledger that they belong to."""
+        if entry_ids:
+            self._connection.xack(RESULTS_STREAM, self._group, *entry_ids)
+            self._outstanding.difference_update(entry_ids)
+
     def _create_group(self) -> None:
         try:
-            self._connection.xgroup_create(RESULTS_STREAM, GROUP, id="0", mkstream=True)
+            self._connection.xgroup_create(RESULTS_STREAM, self._group, id="0", mkstream=True)
         except ResponseError as error:
             if "BUSYGROUP" not in str(error):
                 raise
@@ -94,7 +102,7 @@ class ResultsReader:
 
     def _abandoned(self, count: int) -> list[Entry]:
         claimed: Any = self._connection.xautoclaim(
-            RESULTS_STREAM, GROUP, self._consumer, min_idle_time=DEAD_CONSUMER_IDLE_MS, count=count
+            RESULTS_STREAM, self._group, self._consumer, min_idle_time=DEAD_CONSUMER_IDLE_MS, count=count
         )
         return _parsed(claimed[1])
 
@@ -104,7 +112,7 @@ class ResultsReader:
 
     def _group_read(self, start: str, count: int, block_ms: int | None) -> list[Entry]:
         answer: Any = self._connection.xreadgroup(
-            GROUP, self._consumer, {RESULTS_STREAM: start}, count=count, block=block_ms
+            self._group, self._consumer, {RESULTS_STREAM: start}, count=count, block=block_ms
         )
         return _parsed(answer[0][1]) if answer else []
 

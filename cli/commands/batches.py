@@ -13,7 +13,6 @@ from api.states import OPEN_BATCH_STATES
 from cli.commands.running import (
     Input,
     MaxTokens,
-    Output,
     OutputFormat,
     PriorityOption,
     SkipInvalid,
@@ -21,7 +20,7 @@ from cli.commands.running import (
     TemplateOption,
 )
 from cli.options import BatchId, DataDir, Model, RedisUrl, Workspace
-from cli.order import Order, dataset_of, model_of, output_file
+from cli.order import Order, dataset_of, error_file, model_of
 
 if TYPE_CHECKING:
     from api.choices import Priority
@@ -46,9 +45,7 @@ def register(app: typer.Typer) -> None:
 
 def submit(
     input_path: Input,
-    output: Output = None,
     model: Model = None,
-    output_format: OutputFormat = "openai",
     template: TemplateOption = None,
     priority: PriorityOption = "normal",
     skip_invalid: SkipInvalid = False,
@@ -59,7 +56,8 @@ def submit(
 ) -> None:
     """Put a file of prompts on the queue of a fleet and return.
 
-    The whole file is validated first; then the ledger has the batch, then Redis. Workers and `record` do the rest.
+    The whole file is validated first; then the ledger has the batch, then Redis. Workers and `record` do the
+    rest, and `results` writes the answers.
     """
     from api import submission
     from cli.prechecks import check_model
@@ -68,8 +66,7 @@ def submit(
     dataset = dataset_of(workspace, input_path, template, {"max_tokens": max_tokens, "temperature": temperature})
     chosen = model_of(dataset, model, workspace.settings.model)
     check_model(chosen, runs_here=False)
-    output = output_file(output, input_path, output_format)
-    order = Order(dataset, chosen, output, output_format, priority, skip_invalid, _say)
+    order = Order(dataset, chosen, None, "openai", error_file(None, input_path), priority, skip_invalid, _say)
     queue = workspace.queue(workspace.connect())
     batch = submission.submit(workspace.ledger, queue, dataset, **order.terms())
     _emit_batches([batch])

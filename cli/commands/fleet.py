@@ -49,8 +49,7 @@ def record(redis: RedisUrl = None, data_dir: DataDir = None) -> None:
     import signal
     import threading
 
-    from api.queue.results import ResultsReader
-    from api.recorder import Recorder
+    from api.recorder import Recorder, reader_of
     from cli.coordinator import only_one
 
     workspace = Workspace(data_dir=data_dir, redis=redis)
@@ -60,7 +59,7 @@ def record(redis: RedisUrl = None, data_dir: DataDir = None) -> None:
     connection = workspace.connect()
     with only_one(workspace):
         typer.echo(f"recording into {workspace.settings.ledger_path}", err=True)
-        reader = ResultsReader(connection, consumer="record")
+        reader = reader_of(workspace.ledger, connection, consumer="record")
         Recorder(workspace.ledger, workspace.queue(connection), reader).run(stop)
 
 

@@ -12,7 +12,7 @@ from api.choices import Format, Priority
 from api.errors import ExitCode, StorageError
 from cli.interrupt import Interrupted
 from cli.options import BatchId, DataDir, Model, RedisUrl, Workspace
-from cli.order import Order, dataset_of, model_of, output_file
+from cli.order import Order, dataset_of, error_file, model_of, output_file
 
 if TYPE_CHECKING:
     from api.schemas import Batch
@@ -33,7 +33,7 @@ TemplateOption = Annotated[
 ]
 PriorityOption = Annotated[Priority, typer.Option("--priority", help="Before which other requests this batch goes.")]
 SkipInvalid = Annotated[
-    bool, typer.Option("--skip-invalid", help="Run the good lines; the bad ones go to OUTPUT with .errors.jsonl.")
+    bool, typer.Option("--skip-invalid", help="Run the good lines; the bad ones go to a file .errors.jsonl.")
 ]
 MaxTokens = Annotated[
     int | None, typer.Option("--max-tokens", min=1, help="Completion tokens where a line names none.")
@@ -85,7 +85,9 @@ def run(
     if workspace.redis_url:
         workspace.connect().close()
     with only_one(workspace), display(output) as view:
-        order = Order(dataset, chosen, output, output_format, priority, skip_invalid, view.say)
+        order = Order(
+            dataset, chosen, output, output_format, error_file(output, input_path), priority, skip_invalid, view.say
+        )
         batch = _batch_of(workspace, order)
         _finish(workspace, batch, view, local_worker=local_worker)
     _deliver(workspace, batch.id, output_format)

@@ -26,13 +26,13 @@ class ModelSpec:
 
     @classmethod
     def parse(cls, text: str) -> "ModelSpec":
-        """Parse NAME[@DTYPE]. Raises ModelError for an unknown dtype."""
+        """Parse NAME[@DTYPE]; a path on this machine becomes absolute. Raises ModelError for an unknown dtype."""
         name, at, dtype = text.rpartition("@")
         if not at:
-            return cls(text)
+            return cls(_absolute(text))
         if dtype not in get_args(Dtype):
             raise ModelError(f"model {text!r}: {dtype!r} is not one of {', '.join(get_args(Dtype))}")
-        return cls(name, dtype)  # type: ignore[arg-type]
+        return cls(_absolute(name), dtype)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         return f"{self.name}@{self.dtype}" if self.dtype else self.name
@@ -55,6 +55,12 @@ class ModelSpec:
             f"model {self.name!r} is not there; give {DEMO_MODEL}, an MLX model directory, a .gguf file or a hub id "
             "(organisation/name)"
         )
+
+
+def _absolute(name: str) -> str:
+    """A path as it is named from anywhere: the ledger keeps it, and other folders resume from it."""
+    path = Path(name).expanduser()
+    return str(path.absolute()) if name != DEMO_MODEL and path.exists() else name
 
 
 def demo_gguf() -> Path:

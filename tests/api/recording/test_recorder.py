@@ -13,11 +13,15 @@ import pytest
 from recording_station import MODEL, Station, finished, started, wait_until
 from sqlalchemy import event
 
+from api.dataset.request_line import InputLine
 from api.errors import StorageError
+from api.identity import new_batch_id
+from api.ledger.ledger import Ledger
 from api.queue import attempts, results
 from api.queue.results import RESULTS_STREAM
-from api.recorder import Recorder
-from api.schemas import RequestCounts
+from api.recorder import Recorder, reader_of
+from api.schemas import RequestBody, RequestCounts
+from api.set_aside import give_up
 from api.states import BatchState, RequestState
 
 REPOSITORY = Path(__file__).parents[3]
@@ -75,10 +79,41 @@ def test_an_entry_that_is_no_event_is_logged_and_dropped(station: Station, caplo
     assert "is not an event; it is dropped" in caplog.text
 
 
-def test_events_of_another_ledger_do_not_stay_on_the_stream(station: Station) -> None:
-    station.publish(finished("batch_other-0"))
-    assert station.recorder().step(block_ms=1) == 1
-    assert (station.on_stream(), station.unacknowledged()) == (0, 0)
+def test_two_ledgers_on_one_redis_get_what_is_theirs(station: Station, tmp_path: Path) -> None:
+    mine = station.enter(2)
+    with Ledger.open(tmp_path / "other" / "ledger.sqlite3") as other:
+        batch_id = new_batch_id()
+        other.create_batch(
+            batch_id=batch_id,
+            model=MODEL,
+            priority="normal",
+            input_path="in.jsonl",
+            input_sha256="00",
+            fingerprint="f",
+            output_path=None,
+            output_format="jsonl",
+            lines=[InputLine(1, "a", RequestBody(prompt="p"))],
+        )
+        station.publish(finished(f"{mine.id}-0"), finished(f"{batch_id}-0"), finished(f"{mine.id}-1"))
+        recorders = [
+            Recorder(ledger, station.queue, reader_of(ledger, station.redis, "r")) for ledger in (station.ledger, other)
+        ]
+        assert recorders[0].step(block_ms=1) == 3
+        assert station.on_stream() == 1
+        assert recorders[0].step(block_ms=1) == 0
+        assert recorders[1].step(block_ms=1) == 1
+        assert station.on_stream() == 0
+        assert station.ledger.batch(mine.id).counts == RequestCounts(completed=2)
+        assert other.batch(batch_id).counts == RequestCounts(completed=1)
+
+
+def test_what_another_ledger_has_set_aside_is_left_to_it(station: Station, tmp_path: Path) -> None:
+    batch = station.enter(1)
+    station.queue.enqueue(station.ledger.open_requests(batch.id), model=MODEL, priority="normal")
+    station.fail_in_redis(f"{batch.id}-0")
+    with Ledger.open(tmp_path / "other" / "ledger.sqlite3") as other:
+        assert give_up(other, station.queue, MODEL) == []
+    assert give_up(station.ledger, station.queue, MODEL) == [f"{batch.id}-0"]
 
 
 @pytest.mark.faults
