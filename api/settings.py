@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, SecretStr, ValidationError
+from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -51,6 +51,12 @@ class Settings(BaseSettings):
     max_attempts: int = Field(2, ge=1, description="workers that a request may lose before it is set aside")
     request_timeout_seconds: float = Field(3600, gt=0, description="wall time of one request at most")
     max_line_bytes: int = Field(8 * 2**20, ge=1024, description="longest input line")
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, path: Path) -> Path:
+        """Other processes, with other working directories, are told of it."""
+        return path.expanduser().absolute()
 
     @property
     def ledger_path(self) -> Path:

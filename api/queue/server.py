@@ -46,7 +46,7 @@ class PrivateServer:
 
         Raises QueueError: no server program, a folder that somebody else can write to, or a server that will not start.
         """
-        files = _private_folder(data_dir / "redis")
+        files = _private_folder(data_dir.absolute() / "redis")  # the server changes its directory
         socket = _runtime_folder(data_dir) / "redis.sock"
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
@@ -65,7 +65,7 @@ class PrivateServer:
         """The server that serves `data_dir` now, if any."""
         socket = _runtime_folder(data_dir) / "redis.sock"
         pid = _answering(socket)
-        return None if pid is None else cls(socket, data_dir / "redis", pid)
+        return None if pid is None else cls(socket, data_dir.absolute() / "redis", pid)
 
     def alive(self) -> bool:
         """Whether the server answers."""

@@ -156,3 +156,8 @@ def test_the_worker_of_a_run_gets_the_password_where_nobody_sees_it(working_mill
     assert wrong.stderr.endswith("refuses the user or the password in the URL\n")
     assert SECRET not in wrong.stderr
     connect(mill.environment["CIDERMILL_REDIS_URL"]).execute_command("ACL", "SETUSER", "default", "+@all")
+
+
+def test_a_relative_data_directory_is_shown_whole(mill: Mill) -> None:
+    rows = settings(mill, "--data-dir", "beside")
+    assert rows["data_dir"]["value"] == str(mill.folder / "beside")

@@ -56,6 +56,16 @@ def test_second_start_attaches(server: PrivateServer, tmp_path: Path) -> None:
     restarted.stop()
 
 
+def test_a_relative_data_directory(runtime_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    server = PrivateServer.start(Path("data"))
+    try:
+        assert (tmp_path / "data" / "redis" / "server.log").exists()
+        assert PrivateServer.running(Path("data")) is not None
+    finally:
+        server.stop()
+
+
 def test_two_starters_at_once_get_one_server(runtime_dir: Path, tmp_path: Path) -> None:
     found: list[PrivateServer] = []
     threads = [threading.Thread(target=lambda: found.append(PrivateServer.start(tmp_path / "data"))) for _ in range(4)]
