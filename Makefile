@@ -49,7 +49,7 @@ bench: .venv/ready
 # Pin again: names, versions and hashes for every platform, no addresses.
 lock: .venv/ready
 	@uv=$$(command -v uv || echo .bootstrap/bin/uv); \
-	$$uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+	$$uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate \
 	  --python-version 3.11 --extra worker --extra local --extra parquet --group dev pyproject.toml -o requirements.lock
 
 clean:

@@ -88,6 +88,8 @@ class ChatMessage(Contract):
 class SamplingParams(Contract):
     """How the next token is chosen. None = not asked for: the model's own default or the engine's decides."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=0)
