@@ -6,6 +6,7 @@ A crash after the ledger's commit leaves a batch that Redis does not know, or no
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -40,37 +41,38 @@ class InvalidDataset(InputError):
         super().__init__(f"{found}, the first on line {first.line}: {first.message}; {advice}")
 
 
-def submit(
-    ledger: Ledger,
-    queue: RequestQueue,
-    dataset: Dataset,
-    *,
-    model: str,
-    priority: Priority,
-    output_path: Path | None,
-    output_format: Format,
-    skip_invalid: bool = False,
-    on_progress: Progress | None = None,
-    on_invalid: Callable[[Sequence[LineError]], None] | None = None,
-) -> Batch:
+@dataclass(frozen=True)
+class Order:
+    """A dataset, and how it is to be answered.
+
+    output_path: None is standard output. skip_invalid: bad lines become requests that have failed, and `on_invalid` is
+    told of them before anything is entered.
+    """
+
+    dataset: Dataset
+    model: str
+    priority: Priority = "normal"
+    output_path: Path | None = None
+    output_format: Format = "openai"
+    skip_invalid: bool = False
+    on_invalid: Callable[[Sequence[LineError]], None] | None = None
+
+    def fingerprint(self) -> str:
+        """Hexadecimal SHA-256 of what makes a command the same one: input, parameters, model and output."""
+        dataset, output = self.dataset, _absolute(self.output_path)
+        parts = [dataset.sha256(), dataset.template, dict(dataset.defaults), self.model, output]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def submit(ledger: Ledger, queue: RequestQueue, order: Order, on_progress: Progress | None = None) -> Batch:
     """Enter a dataset as a batch and put its requests on the queue.
 
     Raises what `register_batch` raises, and QueueError, which names the batch, when Redis did not take all of it.
     """
-    batch = register_batch(
-        ledger,
-        dataset,
-        model=model,
-        priority=priority,
-        output_path=output_path,
-        output_format=output_format,
-        skip_invalid=skip_invalid,
-        on_progress=on_progress,
-        on_invalid=on_invalid,
-    )
+    batch = register_batch(ledger, order, on_progress)
     told = _counter(on_progress, "queueing")
     try:
-        queue.enqueue(ledger.open_requests(batch.id), model=model, priority=priority, on_enqueued=told)
+        queue.enqueue(ledger.open_requests(batch.id), model=order.model, priority=order.priority, on_enqueued=told)
     except (RedisError, QueueError) as error:
         raise QueueError(
             f"batch {batch.id} is safe in the ledger but not wholly on the queue ({error}); "
@@ -79,40 +81,28 @@ def submit(
     return batch
 
 
-def register_batch(
-    ledger: Ledger,
-    dataset: Dataset,
-    *,
-    model: str,
-    priority: Priority,
-    output_path: Path | None,
-    output_format: Format,
-    skip_invalid: bool = False,
-    on_progress: Progress | None = None,
-    on_invalid: Callable[[Sequence[LineError]], None] | None = None,
-) -> Batch:
+def register_batch(ledger: Ledger, order: Order, on_progress: Progress | None = None) -> Batch:
     """Validate a whole dataset and enter it in the ledger; nothing is on the queue yet.
 
-    skip_invalid: bad lines become requests that have failed, and `on_invalid` is told of them first. Raises
-    InvalidDataset with the bad lines (also with skip_invalid when no line is good), InputError for the file as a
+    Raises InvalidDataset with the bad lines (also with skip_invalid when no line is good), InputError for the file as a
     whole, LedgerError, StorageError.
     """
-    output = _absolute(output_path)
-    sha256, key = dataset.sha256(), fingerprint(dataset, model=model, output_path=output_path)
+    dataset, output = order.dataset, _absolute(order.output_path)
+    sha256, key = dataset.sha256(), order.fingerprint()
     validation = validate(dataset, _counter(on_progress, "validating"))
-    if validation.errors and not (skip_invalid and validation.valid):
+    if validation.errors and not (order.skip_invalid and validation.valid):
         raise InvalidDataset(dataset.path, validation)
-    if validation.errors and on_invalid is not None:
-        on_invalid(validation.errors)
+    if validation.errors and order.on_invalid is not None:
+        order.on_invalid(validation.errors)
     return ledger.create_batch(
         batch_id=new_batch_id(),
-        model=model,
-        priority=priority,
+        model=order.model,
+        priority=order.priority,
         input_path=str(dataset.path if dataset.path == Path("-") else dataset.path.absolute()),
         input_sha256=sha256,
         fingerprint=key,
         output_path=output,
-        output_format=output_format,
+        output_format=order.output_format,
         lines=_counted(_unchanged(dataset, sha256), _counter(on_progress, "recording")),
     )
 
@@ -149,12 +139,6 @@ def _missing(ledger: Ledger, queue: RequestQueue, requests: Sequence[GenerationR
     unanswered = [request for request in missing if request.request_id not in answered]
     still_open = ledger.requeued([request.request_id for request in unanswered])
     return [request for request in unanswered if request.request_id in still_open]
-
-
-def fingerprint(dataset: Dataset, *, model: str, output_path: Path | None) -> str:
-    """Hexadecimal SHA-256 of what makes a command the same one: input, parameters, model and output."""
-    parts = [dataset.sha256(), dataset.template, dict(dataset.defaults), model, _absolute(output_path)]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _absolute(path: Path | None) -> str | None:

@@ -1,9 +1,8 @@
-"""An order: what `run` and `submit` are asked to do with a file of prompts."""
+"""The parts of an order: what `run` and `submit` are asked to do with a file of prompts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,43 +10,21 @@ from api.errors import InputError
 from cli.options import canonical_model
 
 if TYPE_CHECKING:
-    from api.choices import Format, Priority
+    from api.choices import Format
     from api.dataset.reader import Dataset, LineError
     from cli.options import Workspace
 
 
-@dataclass(frozen=True)
-class Order:
-    """A dataset, the model that answers it, and where the answers go (output None = standard output).
+def error_writer(path: Path, say: Callable[[str], None]) -> Callable[[Sequence[LineError]], None]:
+    """Writes skipped lines to `path`, and says so."""
 
-    errors: where invalid lines go when they are skipped.
-    """
-
-    dataset: Dataset
-    model: str
-    output: Path | None
-    output_format: Format
-    errors: Path
-    priority: Priority
-    skip_invalid: bool
-    say: Callable[[str], None]
-
-    def terms(self) -> dict[str, Any]:
-        """The keyword arguments of api.submission that an order decides."""
-        return {
-            "model": self.model,
-            "output_path": self.output,
-            "output_format": self.output_format,
-            "priority": self.priority,
-            "skip_invalid": self.skip_invalid,
-            "on_invalid": self._write_errors,
-        }
-
-    def _write_errors(self, errors: Sequence[LineError]) -> None:
+    def write(errors: Sequence[LineError]) -> None:
         from api.dataset.writer import write_errors
 
-        count = write_errors(errors, self.errors)
-        self.say(f"{count} invalid lines are left out; they are in {self.errors}")
+        count = write_errors(errors, path)
+        say(f"{count} invalid lines are left out; they are in {path}")
+
+    return write
 
 
 def dataset_of(workspace: Workspace, path: Path, template: str | None, defaults: dict[str, Any]) -> Dataset:

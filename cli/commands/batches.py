@@ -20,7 +20,7 @@ from cli.commands.running import (
     TemplateOption,
 )
 from cli.options import BatchId, DataDir, Model, RedisUrl, Workspace
-from cli.order import Order, dataset_of, error_file, model_of
+from cli.order import dataset_of, error_file, error_writer, model_of
 
 if TYPE_CHECKING:
     from api.choices import Priority
@@ -59,16 +59,23 @@ def submit(
     The whole file is validated first; then the ledger has the batch, then Redis. Workers and `record` do the
     rest, and `results` writes the answers.
     """
-    from api import submission
+    from api.submission import Order
+    from api.submission import submit as enter
     from cli.prechecks import check_model
 
     workspace = Workspace(data_dir=data_dir, redis=redis, model=model)
     dataset = dataset_of(workspace, input_path, template, {"max_tokens": max_tokens, "temperature": temperature})
     chosen = model_of(dataset, model, workspace.settings.model)
     check_model(chosen, runs_here=False)
-    order = Order(dataset, chosen, None, "openai", error_file(None, input_path), priority, skip_invalid, _say)
+    order = Order(
+        dataset=dataset,
+        model=chosen,
+        priority=priority,
+        skip_invalid=skip_invalid,
+        on_invalid=error_writer(error_file(None, input_path), _say),
+    )
     queue = workspace.queue(workspace.connect())
-    batch = submission.submit(workspace.ledger, queue, dataset, **order.terms())
+    batch = enter(workspace.ledger, queue, order)
     _emit_batches([batch])
 
 

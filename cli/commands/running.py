@@ -12,10 +12,11 @@ from api.choices import Format, Priority
 from api.errors import ExitCode, StorageError
 from cli.interrupt import Interrupted
 from cli.options import BatchId, DataDir, Model, RedisUrl, Workspace
-from cli.order import Order, dataset_of, error_file, model_of, output_file
+from cli.order import dataset_of, error_file, error_writer, model_of, output_file
 
 if TYPE_CHECKING:
     from api.schemas import Batch
+    from api.submission import Order
     from cli.progress import Display
 
 Input = Annotated[
@@ -69,6 +70,7 @@ def run(
     Without Redis it does all on this machine: a private server, one worker, the recorder. Interrupted, the same command
     goes on where it was.
     """
+    from api.submission import Order
     from cli.coordinator import only_one
     from cli.prechecks import check_model, check_output
     from cli.progress import display
@@ -86,9 +88,15 @@ def run(
         workspace.connect().close()
     with only_one(workspace), display(output) as view:
         order = Order(
-            dataset, chosen, output, output_format, error_file(output, input_path), priority, skip_invalid, view.say
+            dataset=dataset,
+            model=chosen,
+            priority=priority,
+            output_path=output,
+            output_format=output_format,
+            skip_invalid=skip_invalid,
+            on_invalid=error_writer(error_file(output, input_path), view.say),
         )
-        batch = _batch_of(workspace, order)
+        batch = _batch_of(workspace, order, view)
         _finish(workspace, batch, view, local_worker=local_worker)
     _deliver(workspace, batch.id, output_format)
 
@@ -117,16 +125,15 @@ def resume(batch: BatchId = "latest", redis: RedisUrl = None, data_dir: DataDir 
     _deliver(workspace, found.id, output_format)
 
 
-def _batch_of(workspace: Workspace, order: Order) -> Batch:
+def _batch_of(workspace: Workspace, order: Order, view: Display) -> Batch:
     """The unfinished batch of the same command, else a new one in the ledger. Nothing is on the queue yet."""
-    from api.submission import fingerprint, register_batch
+    from api.submission import register_batch
 
-    key = fingerprint(order.dataset, model=order.model, output_path=order.output)
-    before = workspace.ledger.find_unfinished(key)
-    if before:
-        order.say(f"going on with {before.id}: {before.counts.finished} of {before.counts.total} requests are finished")
-        return before
-    return register_batch(workspace.ledger, order.dataset, **order.terms())
+    before = workspace.ledger.find_unfinished(order.fingerprint())
+    if before is None:
+        return register_batch(workspace.ledger, order)
+    view.say(f"going on with {before.id}: {before.counts.finished} of {before.counts.total} requests are finished")
+    return before
 
 
 def _finish(workspace: Workspace, batch: Batch, view: Display, *, local_worker: bool) -> None:

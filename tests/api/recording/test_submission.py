@@ -11,7 +11,7 @@ from api.queue import attempts
 from api.queue.requests import SafeQueue
 from api.schemas import Batch, GenerationRequest, RequestCounts
 from api.states import BatchState, RequestState
-from api.submission import InvalidDataset, fingerprint, register_batch, requeue_missing, submit
+from api.submission import InvalidDataset, Order, register_batch, requeue_missing, submit
 
 MIXED = '{"prompt": "one"}\n{"prompt": "two", "temprature": 1}\n\n{"prompt": "three"}\n'
 
@@ -28,8 +28,9 @@ def prompts(tmp_path: Path) -> Path:
 
 
 def put(station: Station, dataset: Dataset, **options: Any) -> Batch:
-    given = {"model": MODEL, "priority": "normal", "output_path": Path("out.jsonl"), "output_format": "openai"}
-    return submit(station.ledger, station.queue, dataset, **(given | options))
+    told = options.pop("on_progress", None)
+    order = Order(**{"dataset": dataset, "model": MODEL, "output_path": Path("out.jsonl"), **options})
+    return submit(station.ledger, station.queue, order, told)
 
 
 def test_a_batch_goes_to_the_ledger_and_to_the_queue(station: Station, prompts: Path) -> None:
@@ -145,9 +146,7 @@ def test_a_crash_after_the_ledger_has_the_batch_is_repaired(
             raise PulledPlug
 
     if stage == "recording":
-        batch_id = register_batch(
-            station.ledger, Dataset(path), model=MODEL, priority="normal", output_path=None, output_format="jsonl"
-        ).id
+        batch_id = register_batch(station.ledger, Order(Dataset(path), MODEL)).id
     else:
         with pytest.raises(PulledPlug):
             put(station, Dataset(path), on_progress=crash)
@@ -249,7 +248,7 @@ def test_the_same_command_finds_its_batch(station: Station, prompts: Path, monke
     batch = put(station, dataset, output_path=Path("out.jsonl"))
 
     def found(dataset: Dataset, model: str = MODEL, output: Path | None = Path("out.jsonl")) -> str | None:
-        unfinished = station.ledger.find_unfinished(fingerprint(dataset, model=model, output_path=output))
+        unfinished = station.ledger.find_unfinished(Order(dataset, model, output_path=output).fingerprint())
         return None if unfinished is None else unfinished.id
 
     reordered = {"max_tokens": 9, "temperature": 0.5}
