@@ -1,6 +1,7 @@
 """Results on the screen and on disk: machine, date and command beside every figure."""
 
 import json
+import os
 import platform
 import sys
 import time
@@ -23,6 +24,7 @@ def circumstances() -> dict[str, Any]:
         "python": platform.python_version(),
         "mlx": version("mlx"),
         "mlx_lm": version("mlx-lm"),
+        "preloaded": Path(os.environ.get("LD_PRELOAD", "")).name or None,
     }
 
 
