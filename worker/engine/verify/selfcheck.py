@@ -14,9 +14,9 @@ from worker.engine.verify.verifier import Cache, Verifier
 PREFIX_TOKENS = 12
 NODES = 12
 MAX_DEPTH = 6
-# Largest difference of two logits, over the largest logit. Wrong positions or masks gave 0.25 and more; a right tree was
-# bit-identical for SmolLM2-135M in 32, 16 and 4 bit (x86-64 CPU, November 2026). The tolerances leave room for GPU kernels
-# that round differently for one row and for several; in 16 bit that room is a guess.
+# Largest difference of two logits, over the largest logit. Wrong positions or masks gave 0.25 and more; a right tree
+# was bit-identical for SmolLM2-135M in 32, 16 and 4 bit (x86-64 CPU, November 2026). The tolerances leave room for GPU
+# kernels that round differently for one row and for several; in 16 bit that room is a guess.
 TOLERANCE = {mx.float32: 2e-3}
 TOLERANCE_16_BIT = 0.12
 
