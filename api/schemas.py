@@ -14,7 +14,6 @@ from api.choices import PRIORITIES as PRIORITIES
 from api.choices import Priority as Priority
 from api.states import BatchState, RequestState
 
-Endpoint = Literal["/v1/chat/completions", "/v1/completions"]
 FinishReason = Literal["stop", "length", "cancelled"]
 
 MAX_STOPS = 64
@@ -189,10 +188,6 @@ class RequestBody(SamplingParams):
         if self.raw and self.prompt is None:
             raise ValueError("raw goes with prompt, not with messages")
         return self
-
-    @property
-    def endpoint(self) -> Endpoint:
-        return "/v1/completions" if self.messages is None else "/v1/chat/completions"
 
 
 class GenerationRequest(RequestBody):

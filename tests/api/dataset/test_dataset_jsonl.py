@@ -41,10 +41,10 @@ def test_kinds_of_lines_may_be_mixed(read: Read) -> None:
     completions = openai("b", url="/v1/completions", body={"model": "m", "prompt": "Once"})
     short = {"prompt": "hi", "id": "s", "temperature": 0}
     outcomes = read("".join(json.dumps(record) + "\n" for record in (openai(), completions, short)))
-    assert [(o.line, o.custom_id, o.body.endpoint, o.body.raw) for o in outcomes if isinstance(o, InputLine)] == [
-        (1, "a", "/v1/chat/completions", False),
-        (2, "b", "/v1/completions", True),
-        (3, "s", "/v1/completions", False),
+    assert [(o.line, o.custom_id, o.body.prompt, o.body.raw) for o in outcomes if isinstance(o, InputLine)] == [
+        (1, "a", None, False),
+        (2, "b", "Once", True),
+        (3, "s", "hi", False),
     ]
 
 

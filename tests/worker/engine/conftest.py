@@ -2,12 +2,12 @@
 
 import hashlib
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
+from engine_maker import EngineFor
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 from tiny_models import CONTEXT, VOCABULARY, tiny_model
@@ -21,7 +21,6 @@ from worker.engine.models import Dtype, ModelSpec
 from worker.engine.profile import Profile
 from worker.engine.verify.verifier import Mode
 
-EngineFor = Callable[..., Engine]
 REPOSITORY = Path(__file__).parents[3]
 
 

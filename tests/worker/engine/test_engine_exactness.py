@@ -6,7 +6,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from conftest import EngineFor
+from engine_maker import EngineFor
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import make_logits_processors
 from plain_decoding import plain_tokens

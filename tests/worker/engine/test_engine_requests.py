@@ -4,29 +4,15 @@ import threading
 from typing import Any
 
 import pytest
-from conftest import EngineFor
+from engine_maker import EngineFor
 from plain_decoding import plain_tokens
+from prefix_requests import PROMPT, ids, request
 from scripted_drafters import ScriptedDrafter, chain_of
 from scripted_model import ScriptedModel, continuing, one_hot
 from tiny_models import VOCABULARY
 from toy_tokenizer import TEMPLATE, token_id, toy_tokenizer
 
-from api.schemas import GenerationRequest, GenerationResult
-
-PROMPT = "shared-prefix:"
-
-
-def ids(text: str) -> list[int]:
-    return [token_id(character) for character in text]
-
-
-def request(**values: Any) -> GenerationRequest:
-    base: dict[str, Any] = {"request_id": "r-1", "raw": True, "ignore_eos": True, "max_tokens": 30}
-    if "messages" in values:
-        base.pop("raw")
-    else:
-        base["prompt"] = PROMPT
-    return GenerationRequest.model_validate({**base, **values})
+from api.schemas import GenerationResult
 
 
 # Errors of the request itself.

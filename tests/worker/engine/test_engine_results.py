@@ -6,31 +6,17 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from conftest import EngineFor
+from engine_maker import EngineFor
 from mlx_lm.models.cache import make_prompt_cache
 from plain_decoding import plain_tokens
+from prefix_requests import PROMPT, ids, request
 from scripted_drafters import ScriptedDrafter, chain_of, random_trees
 from scripted_model import ScriptedModel, continuing
 from tiny_models import VOCABULARY
-from toy_tokenizer import token_id, toy_tokenizer
+from toy_tokenizer import toy_tokenizer
 
-from api.schemas import GenerationRequest, GenerationResult
+from api.schemas import GenerationResult
 from worker.engine.recipe import derived_seed
-
-PROMPT = "shared-prefix:"
-
-
-def ids(text: str) -> list[int]:
-    return [token_id(character) for character in text]
-
-
-def request(**values: Any) -> GenerationRequest:
-    base: dict[str, Any] = {"request_id": "r-1", "raw": True, "ignore_eos": True, "max_tokens": 30}
-    if "messages" in values:
-        base.pop("raw")
-    else:
-        base["prompt"] = PROMPT
-    return GenerationRequest.model_validate({**base, **values})
 
 
 # What stays behind.

@@ -7,7 +7,7 @@ the toy vocabulary.
 from typing import Any
 
 import pytest
-from conftest import EngineFor
+from engine_maker import EngineFor
 from scripted_drafters import ScriptedDrafter, add_chain, chain_of
 from scripted_model import ScriptedModel, continuing
 from tiny_models import VOCABULARY

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import EngineFor
+from engine_maker import EngineFor
 from plain_decoding import plain_tokens
 from scripted_drafters import ScriptedDrafter, add_chain, chain_of
 from scripted_model import LogitsOf, ScriptedModel, cached_tokens, continuing, one_hot

@@ -4,21 +4,12 @@ mlx-lm's own cache objects are adopted by exchanging their class, so models see 
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
 from worker.engine.verify.positions import active_pass
-
-
-class LayerCache(Protocol):
-    """What every cache of mlx-lm offers."""
-
-    offset: int
-
-    def is_trimmable(self) -> bool: ...
-    def trim(self, n: int) -> int: ...
 
 
 class TreeKVCache(KVCache):  # type: ignore[misc]
