@@ -1,5 +1,6 @@
-"""What this machine is, as far as the speed of a pass depends on it."""
+"""What this machine is: its chip and power, on which the speed of a pass depends, and its memory."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -31,6 +32,29 @@ def keep_weights_resident() -> None:
     """Let MLX wire as much memory as macOS recommends for the GPU, so that idle weights are not paged out."""
     if mx.metal.is_available():
         mx.set_wired_limit(int(mx.device_info()["max_recommended_working_set_size"]))
+
+
+def memory_bytes() -> int:
+    """Bytes that the device MLX computes on gives a model.
+
+    Metal: the working set that macOS recommends for the GPU. CUDA: the GPU's memory. CPU: the machine's memory, or the
+    limit of the control group that this process runs in, if that is lower.
+    """
+    if mx.default_device() == mx.gpu:
+        info = mx.device_info()
+        return int(info["max_recommended_working_set_size" if mx.metal.is_available() else "total_memory"])
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([physical, *_cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
+
+
+def _cgroup_limits(membership: Path, root: Path) -> list[int]:
+    """Linux, cgroup v2: memory.max of the process's group and of every group above it; "max" says no limit."""
+    lines = membership.read_text().splitlines() if membership.is_file() else []
+    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    group = root / own
+    files = [folder / "memory.max" for folder in (group, *group.parents) if folder.is_relative_to(root)]
+    limits = [file.read_text().strip() for file in files if file.is_file()]
+    return [int(limit) for limit in limits if limit != "max"]
 
 
 def _cpu_name() -> str:
