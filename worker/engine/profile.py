@@ -18,8 +18,10 @@ from worker.engine.budget import CostCurve, measure_cost_curve
 from worker.engine.loading import Target
 from worker.engine.machine import chip, power_mode
 from worker.engine.sampling import log_softmax
-from worker.engine.verify.selfcheck import passes_selfcheck, random_tree
-from worker.engine.verify.verifier import Mode, Verifier
+from worker.engine.tree import TokenTree
+from worker.engine.verify.copies import copied_all
+from worker.engine.verify.selfcheck import decide_mode, random_chain, random_tree
+from worker.engine.verify.verifier import Mode, Verifier, evaluate
 
 PREFIX_TOKENS = 64
 KERNELS = "stock"
@@ -41,7 +43,7 @@ def profile_of(target: Target, directory: Path, max_nodes: int, notify: Callable
     if stored:
         return stored
     notify("measuring what a verification pass costs on this machine (once per model)")
-    profile = measure_profile(target, max_nodes)
+    profile = measure_profile(target, max_nodes, notify)
     _store(path, key, profile)
     return profile
 
@@ -59,35 +61,45 @@ def profile_key(target: Target, max_nodes: int) -> dict[str, str | int]:
     }
 
 
-def measure_profile(target: Target, max_nodes: int) -> Profile:
+def measure_profile(target: Target, max_nodes: int, notify: Callable[[str], None] = lambda _: None) -> Profile:
     """Run the self-check on the real model, then time real passes; plain mode measures one node only."""
-    verifier = Verifier(target.model)
-    if verifier.mode == "tree" and not passes_selfcheck(verifier, target.vocabulary, target.dtype):
-        verifier = Verifier(target.model, mode="plain")
-    nodes = max_nodes if verifier.mode == "tree" else 1
+    verdict = decide_mode(target.model, target.vocabulary, target.dtype)
+    if verdict.refused:
+        notify(f"{target.spec} is verified in {verdict.mode} mode: {verdict}")
+    verifier = Verifier(target.model, verdict.mode)
+    nodes = 1 if verifier.mode == "plain" else max_nodes
     return Profile(verifier.mode, measure_cost_curve(PassTimer(verifier, target.vocabulary), nodes))
 
 
 class PassTimer:
-    """Times the real verification pass: random trees after a prefix of PREFIX_TOKENS tokens."""
+    """Times the real verification pass: random trees, or chains, after a prefix of PREFIX_TOKENS tokens."""
 
     def __init__(self, verifier: Verifier, vocabulary: int) -> None:
         self._verifier, self._vocabulary = verifier, vocabulary
         self._rng = random.Random(0)
-        self._cache = verifier.new_cache()
-        verifier.prefill([self._rng.randrange(vocabulary) for _ in range(PREFIX_TOKENS)], self._cache)
+        self._prefix = verifier.new_cache()
+        verifier.prefill([self._rng.randrange(vocabulary) for _ in range(PREFIX_TOKENS)], self._prefix)
 
     def __call__(self, nodes: int) -> float:
-        """Milliseconds of one pass over `nodes` nodes, from the graph to the chosen tokens on the host."""
-        rng = self._rng
-        tree = random_tree(rng.randrange(self._vocabulary), nodes, max(1, nodes // 2), self._vocabulary, rng)
+        """Milliseconds of one pass over `nodes` nodes of which half are accepted.
+
+        From the graph to the chosen tokens on the host and the commit: where that means to run the accepted tokens
+        again, drafts are so much dearer.
+        """
+        tree, cache = self._draft(nodes), copied_all(self._prefix)
+        path = tree.path((nodes - 1) // 2)
         begun = time.perf_counter()
-        logits = self._verifier.forward(tree, self._cache)
+        logits = self._verifier.forward(tree, cache)
         mx.eval(mx.argmax(log_softmax(logits), axis=-1))
-        spent = (time.perf_counter() - begun) * 1000
-        if not self._verifier.trim(self._cache, nodes):
-            self._cache = self._verifier.new_cache()
-        return spent
+        self._verifier.commit(tree, path, cache)
+        evaluate(cache)
+        return (time.perf_counter() - begun) * 1000
+
+    def _draft(self, nodes: int) -> TokenTree:
+        pending = self._rng.randrange(self._vocabulary)
+        if self._verifier.mode == "chain":
+            return random_chain(pending, nodes, self._vocabulary, self._rng)
+        return random_tree(pending, nodes, max(1, nodes // 2), self._vocabulary, self._rng)
 
 
 def _load(path: Path) -> Profile | None:

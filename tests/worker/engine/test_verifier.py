@@ -13,9 +13,9 @@ from tiny_models import ATTENTION_FAMILIES, VOCABULARY, tiny_model
 
 from worker.engine.tree import TokenTree
 from worker.engine.verify import positions
-from worker.engine.verify.caches import TreeKVCache, adoptable
-from worker.engine.verify.positions import TreePass, active_pass
-from worker.engine.verify.selfcheck import passes_selfcheck, random_tree, tree_error
+from worker.engine.verify.caches.rows import TreeKVCache
+from worker.engine.verify.selfcheck import Verdict, decide_mode, random_tree, tree_error
+from worker.engine.verify.tree_pass import TreePass, active_pass, tree_pass
 from worker.engine.verify.verifier import Verifier
 
 # Largest difference of two logits or cache rows, over the largest one. Float32 rounding stays below 1e-5.
@@ -150,7 +150,7 @@ def test_an_abandoned_pass_leaves_the_cache_as_it_was(llama: Any) -> None:
 def test_a_pass_is_active_in_its_own_thread_only() -> None:
     assert active_pass() is None
     tree = branching(11, 0)
-    with positions.tree_pass(tree) as current:
+    with tree_pass(tree) as current:
         assert active_pass() is current
         seen: list[TreePass | None] = []
         thread = threading.Thread(target=lambda: seen.append(active_pass()))
@@ -193,7 +193,7 @@ def peak_of_a_commit(context: int) -> int:
     mx.eval(fresh)
     # Room for the rows, so that the buffer need not grow.
     cache.trim(200)
-    with positions.tree_pass(tree):
+    with tree_pass(tree):
         cache.update_and_fetch(fresh, fresh)
     mx.eval(cache.keys, cache.values)
     mx.clear_cache()
@@ -223,22 +223,21 @@ def test_the_measurement_above_sees_a_copied_buffer() -> None:
 
 
 def test_the_selfcheck_passes_on_every_attention_family(model: Any) -> None:
-    assert passes_selfcheck(Verifier(model), VOCABULARY, mx.float32)
+    assert decide_mode(model, VOCABULARY, mx.float32) == Verdict("tree")
     assert tree_error(Verifier(model), VOCABULARY) < TOLERANCE
 
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16], ids=str)
 def test_the_selfcheck_passes_in_16_bit(dtype: mx.Dtype) -> None:
-    assert passes_selfcheck(Verifier(tiny_model("llama", dtype=dtype)), VOCABULARY, dtype)
+    assert decide_mode(tiny_model("llama", dtype=dtype), VOCABULARY, dtype) == Verdict("tree")
 
 
 def without_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(positions, "_install_hook", lambda: None)
     monkeypatch.setattr(mx.fast, "rope", positions._rope)
 
 
 def without_ancestors(monkeypatch: pytest.MonkeyPatch) -> None:
-    def mask(current: TreePass, prefix: int) -> mx.array:
+    def mask(current: TreePass, prefix: int, **_: Any) -> mx.array:
         return mx.tril(mx.ones((current.nodes, prefix + current.nodes), dtype=mx.bool_), prefix)
 
     monkeypatch.setattr(TreePass, "mask", mask)
@@ -249,17 +248,14 @@ def without_ancestors(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_selfcheck_sees_missing_positions_and_a_missing_mask(
     monkeypatch: pytest.MonkeyPatch, dtype: mx.Dtype, defect: Any
 ) -> None:
-    verifier = Verifier(tiny_model("llama", dtype=dtype))
+    model = tiny_model("llama", dtype=dtype)
+    verifier = Verifier(model)
+    assert decide_mode(model, VOCABULARY, dtype) == Verdict("tree")
     defect(monkeypatch)
     assert tree_error(verifier, VOCABULARY) > 0.2
-    assert not passes_selfcheck(verifier, VOCABULARY, dtype)
-
-
-def test_a_family_that_counts_slots_fails_the_selfcheck() -> None:
-    # GPT-2 adds learned positions of its own, which no rope hook reaches.
-    verifier = Verifier(tiny_model("gpt2"))
-    assert verifier.mode == "tree"
-    assert not passes_selfcheck(verifier, VOCABULARY, mx.float32)
+    verdict = decide_mode(model, VOCABULARY, dtype)
+    assert verdict.mode == "chain"
+    assert "differs from one-token decoding by" in verdict.refused["tree"]
 
 
 class Defective:
@@ -287,18 +283,14 @@ DEFECTS = {
 
 
 @pytest.mark.parametrize("name", DEFECTS)
-def test_a_planted_defect_fails_the_selfcheck(llama: Any, name: str) -> None:
-    verifier = Verifier(Defective(llama, DEFECTS[name]))
-    assert verifier.mode == "tree"
-    assert passes_selfcheck(Verifier(Defective(llama, lambda logits: logits)), VOCABULARY, mx.float32)
-    assert not passes_selfcheck(verifier, VOCABULARY, mx.float32)
+def test_a_planted_defect_is_found_and_leaves_plain_decoding(llama: Any, name: str) -> None:
+    assert decide_mode(Defective(llama, lambda logits: logits), VOCABULARY, mx.float32) == Verdict("tree")
+    verdict = decide_mode(Defective(llama, DEFECTS[name]), VOCABULARY, mx.float32)
+    assert verdict.mode == "plain"
+    assert set(verdict.refused) == {"tree", "chain"}
 
 
-@pytest.mark.parametrize("family", ["gemma3_text", "qwen3_next"])
-def test_families_with_other_caches_are_verified_plainly(family: str) -> None:
-    model = tiny_model(family)
-    assert not adoptable(make_prompt_cache(model))
-    verifier = Verifier(model)
-    assert verifier.mode == "plain"
+def test_a_plain_verifier_takes_no_tree(llama: Any) -> None:
+    verifier = Verifier(llama, "plain")
     with pytest.raises(AssertionError):
         verifier.forward(branching(1, 0), verifier.new_cache())

@@ -1,5 +1,7 @@
-"""Verification of a draft tree in one pass of any model of plain attention that mlx-lm loads.
+"""Verification of a draft tree in one pass of any model that mlx-lm loads.
 
-`positions` gives every node its own position, `caches` the mask and the commit, `verifier` the pass, and `selfcheck`
-decides on the real model whether all that agrees with decoding one token at a time.
+`tree_pass` is what everybody knows of the tree in hand; `positions` gives every node its own position, `caches` the
+mask and the commit, `recurrent` carries state along each node's path, `adapters` reach what single families do
+otherwise. `verifier` runs the pass, `restoring` is its fallback, and `selfcheck` decides on the real model which of
+them agrees with decoding one token at a time.
 """

@@ -1,5 +1,7 @@
 """Verifier: the target model's passes over prompt chunks and draft trees, and the cache they leave behind."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -7,37 +9,67 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from worker.engine.tree import TokenTree
-from worker.engine.verify.caches import adopt, adoptable
-from worker.engine.verify.positions import tree_pass
+from worker.engine.verify.caches import adopt, adoptable, flat
+from worker.engine.verify.restoring import RestoringPass
+from worker.engine.verify.support import limits_of, support_of
+from worker.engine.verify.tree_pass import tree_pass
 
-Mode = Literal["tree", "plain"]
+Mode = Literal["tree", "chain", "plain"]
 Cache = list[Any]
 
 
 class Verifier:
-    """One target model. `mode` says whether trees can be verified; in plain mode a tree has one node.
+    """One target model.
 
-    A cache holds the committed tokens; the pending token is never in it before its pass.
+    mode: "tree" verifies any tree in one pass; "chain" verifies chains, and restores and replays caches of any class;
+    in "plain" mode a tree has one node. A cache holds the committed tokens; the pending token is never in it before
+    its pass.
     """
 
-    def __init__(self, model: Any, mode: Mode | None = None) -> None:
+    def __init__(self, model: Any, mode: Mode = "tree") -> None:
         self.model = model
-        self.mode: Mode = mode or ("tree" if adoptable(make_prompt_cache(model)) else "plain")
+        self.mode: Mode = mode
+        self._support = support_of(model) if mode == "tree" else limits_of(model)
+        self._restoring: RestoringPass | None = None
+
+    @staticmethod
+    def has_tree_form(model: Any) -> bool:
+        """Whether all caches of `model` have a tree form; the self-check says whether it is right."""
+        return adoptable(make_prompt_cache(model))
+
+    def shape_after(self, offset: int, nodes: int) -> Mode:
+        """Of which shape a pass over `nodes` nodes may be after `offset` tokens: some models are limited in range."""
+        shapes = [self.mode, *(limit(offset, nodes) for limit in self._support.limits)]
+        return max(shapes, key=("tree", "chain", "plain").index)
+
+    @property
+    def reusable(self) -> int | None:
+        """Leading positions whose rows do not depend on how the prompt was prefilled; None = all."""
+        return self._support.reusable
 
     def new_cache(self) -> Cache:
         cache = make_prompt_cache(self.model)
-        return adopt(cache) if self.mode == "tree" else cache
+        return adopt(cache) if self.mode == "tree" else list(cache)
 
     def prefill(self, tokens: Sequence[int], cache: Cache) -> None:
         """Append `tokens` to the cache; their logits are not computed further than the model needs."""
         self.model(mx.array([list(tokens)]), cache=cache)
-        mx.eval([layer.state for layer in cache])
+        evaluate(cache)
 
     def forward(self, tree: TokenTree, cache: Cache) -> mx.array:
         """Logits of every node, [N, vocabulary], lazy. Follow with exactly one `commit` or `abandon`."""
-        assert self.mode == "tree" or len(tree) == 1
-        with tree_pass(tree):
-            logits: mx.array = self.model(mx.array([tree.tokens]), cache=cache)[0]
+        tokens = mx.array([tree.tokens])
+        logits: mx.array
+        if len(tree) == 1:
+            logits = self.model(tokens, cache=cache)[0]
+        elif self.mode == "tree":
+            with tree_pass(tree):
+                logits = self.model(tokens, cache=cache)[0]
+        else:
+            assert self.mode == "chain"
+            assert tree.is_chain
+            self._restoring = RestoringPass(cache)
+            logits = self.model(tokens, cache=cache)[0]
         return logits
 
     def step(self, token: mx.array, cache: Cache) -> mx.array:
@@ -50,12 +82,22 @@ class Verifier:
         assert path[0] == 0
         if len(tree) == 1:
             return
-        for layer in cache:
-            layer.commit(len(tree), path)
+        if self.mode == "tree":
+            for layer in cache:
+                layer.commit(len(tree), path)
+        else:
+            assert self._restoring is not None
+            self._restoring.commit(tree, path, lambda tokens: self.model(tokens, cache=cache))
 
     def abandon(self, tree: TokenTree, cache: Cache) -> None:
-        """Forget the pass: the cache is what it was before `forward`."""
-        self.trim(cache, len(tree))
+        """Forget the pass over a tree of several nodes: the cache is what it was before `forward`."""
+        assert len(tree) > 1
+        if self.mode == "tree":
+            for layer in cache:
+                layer.abandon(len(tree))
+        else:
+            assert self._restoring is not None
+            self._restoring.abandon(len(tree))
 
     def trim(self, cache: Cache, tokens: int) -> bool:
         """Drop the last `tokens` committed tokens; False when this kind of cache cannot."""
@@ -64,3 +106,8 @@ class Verifier:
         for layer in cache:
             layer.trim(tokens)
         return True
+
+
+def evaluate(cache: Cache) -> None:
+    """Compute all that the cache holds, so that no graph behind it stays alive."""
+    mx.eval([vars(layer) for layer in flat(cache)])
