@@ -67,6 +67,51 @@ def test_a_new_request_forgets_the_last_one() -> None:
     assert len(draft(drafter, 2)) == 1
 
 
+class CountingDrafter(SuffixDrafter):
+    """Counts the tokens that the index takes up and gives up."""
+
+    added = removed = 0
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self.added += len(tokens)
+        super().commit(tokens)
+
+    def restore(self, snapshot: object) -> None:
+        before = len(self._tokens)
+        super().restore(snapshot)
+        self.removed += before - len(self._tokens)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_next_request_leaves_the_state_of_a_fresh_drafter(seed: int) -> None:
+    rng = random.Random(seed)
+    system = repetitive(rng, 60)
+    drafter = SuffixDrafter()
+    for _ in range(8):
+        prompt = system[: rng.randint(0, 60)] + repetitive(rng, rng.randint(1, 30))
+        drafter.prefill(prompt)
+        fresh = SuffixDrafter()
+        fresh.prefill(prompt)
+        # To the last entry: places that nobody refers to any more would stay in memory for ever.
+        assert vars(drafter) == vars(fresh)
+        assert content(draft(drafter, prompt[-1])) == content(cold(prompt))
+        drafter.commit(repetitive(rng, rng.randint(0, 20)))
+
+
+def test_a_next_request_costs_only_what_it_does_not_share() -> None:
+    drafter = CountingDrafter()
+    system = repetitive(random.Random(9), 1000)
+    drafter.prefill([*system, 7, 8, 9])
+    drafter.commit([7, 8])
+    drafter.added = 0
+    drafter.prefill([*system, 7, 1])
+    assert (drafter.removed, drafter.added) == (4, 1)
+    drafter.prefill([*system, 7, 1])
+    assert (drafter.removed, drafter.added) == (4, 1)
+    drafter.prefill([1000])
+    assert (drafter.removed, drafter.added) == (4 + 1002, 2)
+
+
 def test_drafting_leaves_no_trace() -> None:
     tokens = repetitive(random.Random(4), 80)
     drafter = SuffixDrafter()

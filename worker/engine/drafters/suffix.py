@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Sequence
 
 from worker.engine.drafters.protocol import DraftLimits
+from worker.engine.shared_prefix import shared_prefix
 from worker.engine.tree import TokenTree
 
 # Pairs are looked up first: of a frequent token the latest occurrences need not be those that match longest.
@@ -46,9 +47,10 @@ class SuffixDrafter:
         self._ends: dict[tuple[int, ...], list[int]] = {}
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        self._tokens = []
-        self._ends = {}
-        self.commit(tokens)
+        """What the tokens of before share with `tokens` stays indexed: a long shared prefix costs a comparison."""
+        shared = shared_prefix(self._tokens, tokens)
+        self.restore(shared)
+        self.commit(tokens[shared:])
 
     def commit(self, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -63,7 +65,10 @@ class SuffixDrafter:
         assert isinstance(snapshot, int)
         while len(self._tokens) > snapshot:
             for ngram in self._last_ngrams():
-                self._ends[ngram].pop()
+                ends = self._ends[ngram]
+                ends.pop()
+                if not ends:
+                    del self._ends[ngram]
             self._tokens.pop()
 
     def draft(self, tree: TokenTree, limits: DraftLimits) -> None:
