@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -35,6 +36,7 @@ class TreePass:
         self.tree = tree
         self.nodes = len(tree)
         self.is_chain = tree.is_chain
+        self.notes: dict[str, Any] = {}  # what adapters remember until the pass ends
         self._masks: dict[tuple[int, int, int | None, int], mx.array] = {}
         self._windows: dict[int, mx.array] = {}
 

@@ -1,20 +1,52 @@
-"""Adapters: position or mask logic of single families that neither the rope hook nor the caches reach."""
+"""Adapters: position or mask logic of single families that neither the rope hook nor the tree caches reach.
+
+Each changes a model in place, by what its modules have and not by the model's name. Outside a tree pass an adapted
+model runs as mlx-lm wrote it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-Limit = Callable[[int, int], Literal["tree", "chain", "plain"]]
-"""limit(offset, nodes): of which shape a pass over `nodes` nodes may be after `offset` tokens."""
+from worker.engine.verify.adapters.chunked_mask import adapt_chunked_mask
+from worker.engine.verify.adapters.convolved_rows import adapt_convolved_rows
+from worker.engine.verify.adapters.fused_rope import adapt_fused_rope
+from worker.engine.verify.adapters.latent_attention import adapt_latent_attention
+from worker.engine.verify.adapters.learned_positions import adapt_learned_positions
+from worker.engine.verify.adapters.limits import DynamicBaseLimit, Limit, limits_of_module
+from worker.engine.verify.adapters.query_scale import adapt_query_scale
+
+__all__ = ["Adapters", "Limit", "apply_adapters"]
+
+ADAPTERS: dict[str, Callable[[Any], bool]] = {
+    "learned positions": adapt_learned_positions,
+    "position-scaled queries": adapt_query_scale,
+    "chunked mask": adapt_chunked_mask,
+    "convolved keys and values": adapt_convolved_rows,
+    "fused rope": adapt_fused_rope,
+    "latent attention": adapt_latent_attention,
+}
+"""Each adapts one module where it concerns that module, and says whether it does."""
 
 
 @dataclass(frozen=True)
 class Adapters:
-    names: tuple[str, ...] = ()
-    limits: tuple[Limit, ...] = ()
-    reusable: int | None = None
+    """names: the adapters that the model needed. limits: where its tree passes are exact, see `Limit`.
+
+    reusable: tokens from the start up to which cache rows are the same however passes were split; None = all. Beyond
+    it, rows depend on the whole pass that made them, those of its tokens that lie before this position included.
+    """
+
+    names: tuple[str, ...]
+    limits: tuple[Limit, ...]
+    reusable: int | None
 
 
 def apply_adapters(model: Any) -> Adapters:
-    """Adapt `model`, once."""
-    return Adapters()
+    """Adapt `model` in place; once is enough, and a second call changes nothing and returns the same."""
+    modules = model.modules()
+    adapted = {name: [adapt(module) for module in modules] for name, adapt in ADAPTERS.items()}
+    names = tuple(name for name, concerned in adapted.items() if any(concerned))
+    limits = tuple(dict.fromkeys(limit for module in modules for limit in limits_of_module(module)))
+    contexts = [limit.context for limit in limits if isinstance(limit, DynamicBaseLimit)]
+    return Adapters(names, limits, min(contexts, default=None))
