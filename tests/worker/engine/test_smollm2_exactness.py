@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from mlx_lm.sample_utils import make_logits_processors
 from plain_decoding import plain_tokens
+from scripted_drafters import ScriptedDrafter, random_trees
 
 from api.schemas import ChatMessage, GenerationRequest
 from worker.engine.budget import Budget, CostCurve
@@ -12,8 +14,8 @@ from worker.engine.loading import Target, load_target
 from worker.engine.models import ModelSpec
 from worker.engine.profile import Profile
 from worker.engine.prompt import prompt_tokens
-from worker.engine.verify.selfcheck import passes_selfcheck
-from worker.engine.verify.verifier import Verifier
+from worker.engine.sampling import Sampling
+from worker.engine.verify.selfcheck import Verdict, decide_mode
 
 pytestmark = pytest.mark.model
 
@@ -73,4 +75,32 @@ def test_greedy_text_is_that_of_plain_decoding(
 
 
 def test_the_selfcheck_passes(target: Target) -> None:
-    assert passes_selfcheck(Verifier(target.model), target.vocabulary, target.dtype)
+    assert decide_mode(target.model, target.vocabulary, target.dtype) == Verdict("tree")
+
+
+@pytest.mark.parametrize("recipe", ["greedy", "sampled"])
+def test_two_hundred_tokens_under_trees_of_right_and_wrong_guesses(engine: Engine, recipe: str) -> None:
+    sampled = {"temperature": 0.8, "top_p": 0.95, "top_k": 50, "seed": 2024}
+    penalties = {"repetition_penalty": 1.05, "frequency_penalty": 0.1}
+    request = GenerationRequest(
+        request_id="story",
+        messages=[ChatMessage(role="user", content="Tell a long story about a miller and a river.")],
+        max_tokens=200,
+        ignore_eos=True,
+        **(sampled | penalties if recipe == "sampled" else {"temperature": 0.0}),
+    )
+    target = engine.target
+    expected = plain_tokens(
+        target.model,
+        prompt_tokens(request, target.tokenizer),
+        200,
+        sampling=Sampling(**sampled) if recipe == "sampled" else None,
+        processors=make_logits_processors(**penalties) if recipe == "sampled" else None,
+    )
+    engine.drafter = ScriptedDrafter(random_trees(expected, target.vocabulary, seed=1, right=0.85))
+    engine.budget = Budget(CURVE, 6)
+    result, stats = engine.generate(request)
+    assert result.token_ids == expected
+    assert len(expected) == 200
+    assert stats.accepted_tokens > 60
+    assert stats.drafted_tokens - stats.accepted_tokens > 60
