@@ -1,0 +1,76 @@
+"""Mixers whose state has a tree form: one pass over all nodes, nothing of the size of a state per node.
+
+The mixer's own code runs, with its convolutions and its state update replaced by their tree forms. What it writes into
+the cache is dropped; the accepted path is replayed from the state before the tree, by mlx-lm's own update on the rows
+that the pass computed. The replay is lazy: it becomes a part of the next evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from worker.engine.verify.caches.arrays import TreeArraysCache
+from worker.engine.verify.recurrent.convolution import kernel_size, rows_kept, tree_convolution
+from worker.engine.verify.recurrent.discovery import Plan, Source, SourceKind, numbered
+from worker.engine.verify.recurrent.hooks import Convolve, listening
+from worker.engine.verify.recurrent.mixer import Call
+from worker.engine.verify.recurrent.rule import Arguments, Rule
+from worker.engine.verify.tree_pass import TreePass
+
+
+class _Convolved(NamedTuple):
+    """The input of a convolution: rows of the prefix, then one per node."""
+
+    x: mx.array
+    size: int
+
+    def after(self, path: Sequence[int]) -> mx.array:
+        return rows_kept(self.x, self.size, path)
+
+
+class _Updated(NamedTuple):
+    """The arguments of a state update: the state before the tree, and rows of all nodes."""
+
+    rule: Rule
+    arguments: Arguments
+
+    def after(self, path: Sequence[int]) -> mx.array:
+        return self.rule.state_after(self.arguments, mx.array(list(path)))
+
+
+class _Recording:
+    """What the accepted path of one call needs; a Listener."""
+
+    def __init__(self, current: TreePass, plan: Plan) -> None:
+        self._current = current
+        self._plan = plan
+        self._sources: dict[Source, _Convolved | _Updated] = {}
+
+    def convolution(self, conv: Any, convolve: Convolve, x: mx.array) -> mx.array:
+        size = kernel_size(conv)
+        self._note("convolution", _Convolved(x, size))
+        return tree_convolution(convolve, size, x, self._current)
+
+    def update(self, rule: Rule, arguments: Arguments) -> tuple[mx.array, mx.array]:
+        self._note("update", _Updated(rule, arguments))
+        # The mixer writes the second value into the cache, which drops it.
+        return rule.tree(arguments, self._current), mx.array(0.0)
+
+    def replay(self, cache: TreeArraysCache, path: Sequence[int]) -> None:
+        for slot, source in self._plan:
+            cache[slot] = self._sources[source].after(path)
+
+    def _note(self, kind: SourceKind, found: _Convolved | _Updated) -> None:
+        self._sources[numbered(kind, self._sources)] = found
+
+
+def follow_by_tree_form(plan: Plan, call: Call) -> Any:
+    """All nodes at once, by the tree forms of what `plan` names."""
+    recording = _Recording(call.current, plan)
+    with listening(recording):
+        outputs = call.run(*call.args, **call.options)
+    call.cache.record(recording.replay)
+    return outputs
