@@ -6,14 +6,16 @@ configs.json holds `shared` (named sets of common fields) and `families` (one en
 - `type`: the module of `mlx_lm.models`; the entry's name where absent
 - `like`, `with`, `config`: the configuration is that of the family `like`, then the shared sets `with`, then `config`,
   later ones over earlier ones; fields that a family does not know are dropped by mlx-lm
-- `nested`: the configuration is the `text_config` of a multimodal wrapper
+- `nested`: the configuration is the `text_config` of a multimodal wrapper; `wrapper` has the wrapper's own fields
+- `seed`: of the weights, where text from the first seed repeats a few tokens
 - `cannot_run`: why this family cannot be built or run on a CPU with the packages of this project
 """
 
+import copy
 import importlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,7 +43,7 @@ Group = Literal[
     "needs another package",
 ]
 
-# With these, 60 greedy tokens of every family hold more than 8 different ones (tests/bench/test_family_models.py).
+# With these, 60 greedy tokens of every family hold a dozen different ones or more.
 EMBEDDING_SCALE = 0.05
 MATRIX_GAIN = 2.0
 NOISE = 0.1
@@ -56,6 +58,8 @@ class Family:
     group: Group
     config: Mapping[str, Any]
     nested: bool = False
+    wrapper: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 1
     cannot_run: str | None = None
 
 
@@ -63,15 +67,13 @@ def _read() -> dict[str, Family]:
     stored = json.loads(Path(__file__).with_name("configs.json").read_text())
     families: dict[str, Family] = {}
     for name, entry in stored["families"].items():
-        module = entry.get("type", name)
-        config = {} if "like" in entry else {"model_type": module}
-        config |= families[entry["like"]].config if "like" in entry else {}
-        for shared in entry.get("with", []):
+        module = entry.pop("type", name)
+        like = entry.pop("like", None)
+        config = dict(families[like].config) if like else {"model_type": module}
+        for shared in entry.pop("with", []):
             config |= stored["shared"][shared]
-        config |= entry.get("config", {})
-        families[name] = Family(
-            name, module, entry["group"], config, entry.get("nested", False), entry.get("cannot_run")
-        )
+        config |= entry.pop("config", {})
+        families[name] = Family(name, module, config=config, **entry)
     return families
 
 
@@ -81,44 +83,51 @@ FAMILIES = _read()
 def vocabulary(name: str) -> int:
     """Number of token ids of the family's tiny model."""
     config = FAMILIES[name].config
-    return int(config.get("num_vocab", config["vocab_size"]))
+    return int(config["num_vocab"] if "num_vocab" in config else config["vocab_size"])
 
 
 def configuration(name: str, **changes: Any) -> dict[str, Any]:
-    """What config.json of the tiny model says. `changes` are fields of the text model."""
+    """What config.json of the tiny model says, as a copy. `changes` are fields of the text model."""
     family = FAMILIES[name]
-    config = {**family.config, **changes}
-    return {"model_type": family.type, "text_config": config} if family.nested else config
+    config = copy.deepcopy({**family.config, **changes})
+    if not family.nested:
+        return config
+    wrapper = copy.deepcopy(dict(family.wrapper))
+    return {"model_type": family.type, "vocab_size": config["vocab_size"], **wrapper, "text_config": config}
 
 
-def tiny_model(name: str, *, dtype: mx.Dtype = mx.float32, seed: int = 1, **changes: Any) -> Any:
-    """The family's tiny model with random weights, whose greedy text wanders.
+def tiny_model(name: str, *, dtype: mx.Dtype = mx.float32, seed: int | None = None, **changes: Any) -> Any:
+    """The family's tiny model with random weights, whose greedy text wanders. `seed` is the family's own unless given.
 
     Small embeddings keep the residual stream from repeating its input. Matrices have a standard deviation of
     MATRIX_GAIN / sqrt(inputs), large enough that the logits depend on the whole context. Everything else (norms,
-    biases, sinks, decay) is its initial value plus noise, since many families start such parameters at zero or one, where a
-    mistake in their use would not show.
+    biases, sinks, decay) is its initial value plus noise, since many families start such parameters at zero or one,
+    where a mistake in their use would not show.
     """
     family = FAMILIES[name]
     architecture = importlib.import_module(f"mlx_lm.models.{family.type}")
-    mx.random.seed(seed)
+    mx.random.seed(family.seed if seed is None else seed)
     model = architecture.Model(architecture.ModelArgs.from_dict(configuration(name, **changes)))
     embeddings = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
     weights = [
-        (path, _random(path, initial, id(initial) in embeddings))
-        for path, initial in tree_flatten(model.parameters())
-        if mx.issubdtype(initial.dtype, mx.floating)
+        (path, _random(path, initial, id(initial) in embeddings)) for path, initial in tree_flatten(model.parameters())
     ]
     model.update(tree_unflatten(weights))
     model.set_dtype(dtype)
     model.eval()
     mx.eval(model.parameters())
+    if family.type == "phi3small":
+        # It bans ids of its own vocabulary; where that many logits do not exist, the write would corrupt memory.
+        model._dummy_tokenizer_ids = mx.array([vocabulary(name) - 1])
     return model
 
 
 def _random(path: str, initial: mx.array, embedding: bool) -> mx.array:
+    if not mx.issubdtype(initial.dtype, mx.floating):
+        # Packed low-bit weights: every bit pattern is a weight.
+        return mx.random.randint(0, mx.iinfo(initial.dtype).max, initial.shape, dtype=initial.dtype)
     noise = mx.random.normal(initial.shape)
-    if embedding:
+    if embedding or path.endswith(("scales", "biases")):
         return EMBEDDING_SCALE * noise
     if initial.ndim < 2 or path.endswith("A_log") or bool((initial == 1).all()):
         return initial + NOISE * noise
