@@ -18,8 +18,12 @@ def extend(module: Any, mixin: type) -> None:
 
 
 def model_file(module: Any) -> ModuleType:
-    """The Python module in which the module's class is written, whose functions its code looks up by name."""
-    return sys.modules[type(module).__module__]
+    """The Python module in which the module's class is written, whose functions its code looks up by name.
+
+    It is empty for code that a model directory brings along: mlx-lm runs that without importing it.
+    """
+    name = type(module).__module__
+    return sys.modules.get(name) or ModuleType(name)
 
 
 def hook(namespace: ModuleType, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

@@ -42,12 +42,14 @@ class _LatentProjection:
 
 def adapt_latent_attention(module: Any) -> bool:
     """Let the projections among the children of `module` remember, and its model file's attention look them up."""
+    namespace = model_file(module)
     projections = [child for child in module.values() if isinstance(child, MultiLinear | QuantizedMultiLinear)]
+    if not projections or not hasattr(namespace, ATTENTION):
+        return False
     for projection in projections:
         extend(projection, _LatentProjection)
-    if projections:
-        hook(model_file(module), ATTENTION, _attention)
-    return bool(projections)
+    hook(namespace, ATTENTION, _attention)
+    return True
 
 
 def _attention(stock: Callable[..., mx.array]) -> Callable[..., mx.array]:
