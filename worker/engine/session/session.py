@@ -1,0 +1,108 @@
+"""Session: the target's cache as it lives from one request to the next.
+
+The live cache keeps the tokens of the last request, and the next prompt goes on in place from what it shares with them;
+snapshots of earlier prompts wait in a tree of prefixes. So a batch with one system prompt prefills it once, or twice if
+the model's state can only be restored where it was kept: the second request shows how far the prompts are the same, and
+leaves a snapshot there.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+
+from worker.engine.session.layers import can_go_back
+from worker.engine.session.prefix_tree import PrefixTree
+from worker.engine.shared_prefix import shared_prefix
+from worker.engine.verify.verifier import Cache, Verifier
+
+# A snapshot that saves fewer tokens of prefill than this is not worth its copy, nor the pass that ends at it.
+MIN_SAVED_TOKENS = 32
+
+
+class Session:
+    """One live cache and the tokens in it, over a tree of snapshots."""
+
+    def __init__(self, verifier: Verifier, tree: PrefixTree | None = None, reusable: int | None = None) -> None:
+        """reusable: positions up to which content does not depend on how passes were split; None = all."""
+        self._verifier, self._tree = verifier, tree or PrefixTree(0)
+        self._reusable = sys.maxsize if reusable is None else reusable
+        self._sound = self._reusable
+        self.tokens: list[int] = []
+        self.cache: Cache = verifier.new_cache()
+
+    def begin(self, prompt: Sequence[int], chunk: int, should_stop: Callable[[], bool] = lambda: False) -> int:
+        """Bring all of `prompt` but its last token into the cache; returns how many tokens were there already.
+
+        The last token is the pending one, as in plain decoding. `should_stop` is asked between chunks of at most
+        `chunk` tokens; a stopped prefill leaves a shorter cache that is still valid.
+        """
+        end = len(prompt) - 1
+        limit = self._reuse_limit(end, chunk)
+        live = min(limit, self._sound, shared_prefix(self.tokens, prompt))
+        fork = max(live, min(limit, self._tree.known(prompt)))
+        cached = self._reuse(prompt[:limit], live, room=len(prompt))
+        self._sound = self._reusable if limit == end else limit
+        stops = {limit, end} | ({fork} if self._is_worth_keeping(prompt[:fork]) else set())
+        for stop in sorted(stops):
+            if not self._prefill(prompt[:stop], chunk, should_stop):
+                break
+            if stop <= limit and self._is_worth_keeping(self.tokens):
+                self._tree.insert(self.tokens, self.cache)
+        return cached
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Note tokens that a pass has committed."""
+        self.tokens.extend(tokens)
+
+    def keep(self, length: int) -> None:
+        """Drop committed tokens from the end until `length` are left; all of them where a cache cannot go back."""
+        if not self._go_back(length):
+            self.reset()
+
+    def reset(self) -> None:
+        """Start from an empty cache."""
+        self.tokens = []
+        self.cache = self._verifier.new_cache()
+
+    def _reuse_limit(self, end: int, chunk: int) -> int:
+        """How many of a prompt's `end` tokens may come from earlier requests.
+
+        A pass that ends beyond `reusable` makes all of its content depend on where it ends. A cold prefill's passes end
+        at multiples of `chunk`, so what is in the last such pass that is harmless, and before, can be reused.
+        """
+        return end if end <= self._reusable else self._reusable // chunk * chunk
+
+    def _reuse(self, prompt: Sequence[int], live: int, room: int) -> int:
+        """Have as many tokens of `prompt` in the cache as there are: of the `live` ones, or from the tree."""
+        stored = self._tree.usable(prompt)
+        if stored <= live and self._go_back(live):
+            return live
+        self.reset()
+        if stored:
+            self.cache = self._tree.restore(prompt[:stored], self.cache, room)
+            self.tokens = list(prompt[:stored])
+        return stored
+
+    def _go_back(self, length: int) -> bool:
+        surplus = len(self.tokens) - length
+        if surplus <= 0:
+            return True
+        if not can_go_back(self.cache) or not self._verifier.trim(self.cache, surplus):
+            return False
+        del self.tokens[length:]
+        return True
+
+    def _prefill(self, prompt: Sequence[int], chunk: int, should_stop: Callable[[], bool]) -> bool:
+        """Append what the cache lacks of `prompt`; whether that was finished."""
+        while len(self.tokens) < len(prompt):
+            if should_stop():
+                return False
+            piece = prompt[len(self.tokens) : len(self.tokens) + chunk]
+            self._verifier.prefill(piece, self.cache)
+            self.tokens.extend(piece)
+            mx.clear_cache()
+        return True
+
+    def _is_worth_keeping(self, tokens: Sequence[int]) -> bool:
+        return self._tree.budget > 0 and len(tokens) - self._tree.usable(tokens) >= MIN_SAVED_TOKENS
