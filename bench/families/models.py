@@ -14,6 +14,7 @@ configs.json holds `shared` (named sets of common fields) and `families` (one en
 import copy
 import importlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,9 +129,9 @@ def _random(path: str, initial: mx.array, embedding: bool) -> mx.array:
         return mx.random.randint(0, mx.iinfo(initial.dtype).max, initial.shape, dtype=initial.dtype)
     noise = mx.random.normal(initial.shape)
     if embedding or path.endswith(("scales", "biases")):
-        return EMBEDDING_SCALE * noise
+        return noise * EMBEDDING_SCALE
     if initial.ndim < 2 or path.endswith("A_log") or bool((initial == 1).all()):
-        return initial + NOISE * noise
+        return initial + noise * NOISE
     # The last axis is the inputs; in a depthwise convolution it is 1 and the taps come before it.
     inputs = initial.shape[-1] if initial.shape[-1] > 1 else initial.shape[-2]
-    return noise * (MATRIX_GAIN / inputs**0.5)
+    return noise * (MATRIX_GAIN / math.sqrt(inputs))
