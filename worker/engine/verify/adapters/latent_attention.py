@@ -71,7 +71,7 @@ def _attention(stock: Callable[..., mx.array]) -> Callable[..., mx.array]:
             if keys is not key.expanded:
                 queries, mask = _without_rope(queries, keys, key.expanded.shape[-1], cache, scale, mask)
             latent = stock(
-                key.projection(queries), key.latent, key.latent, cache=cache, scale=scale, mask=mask, sinks=sinks
+                key.projection(queries), key.latent, value.latent, cache=cache, scale=scale, mask=mask, sinks=sinks
             )
             output: mx.array = value.projection(latent)
         return output
@@ -80,9 +80,9 @@ def _attention(stock: Callable[..., mx.array]) -> Callable[..., mx.array]:
 
 
 def _take(current: TreePass, values: mx.array) -> tuple[_Expansion, _Expansion] | None:
-    """The expansions behind `values` and its keys, of one latent, which are forgotten with that."""
+    """The expansions behind `values` and its keys, which are forgotten with that."""
     key, value = (current.notes.pop(name, None) for name in (KEYS, VALUES))
-    if key is None or value is None or value.expanded is not values or value.latent is not key.latent:
+    if key is None or value is None or value.expanded is not values:
         return None
     return key, value
 
