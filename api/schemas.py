@@ -14,6 +14,7 @@ from api.choices import PRIORITIES as PRIORITIES
 from api.choices import Priority as Priority
 from api.states import BatchState, RequestState
 
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high"]
 FinishReason = Literal["stop", "length", "cancelled"]
 
 MAX_STOPS = 64
@@ -110,6 +111,19 @@ class SamplingParams(Contract):
             raise ValueError("a key is not a token id; token ids map to numbers") from error
 
 
+class Profile(SamplingParams):
+    """Values that a producer's configuration gives a name: they stand where a request says nothing."""
+
+    thinking: bool | None = None
+    reasoning_effort: ReasoningEffort | None = None
+
+
+class NamedProfile(Profile):
+    """A profile as it travels with a request, so that every worker goes by the producer's values."""
+
+    name: str
+
+
 class ResponseFormat(Contract):
     type: Literal["text"]
 
@@ -121,6 +135,7 @@ class RequestBody(SamplingParams):
     stop: strings; the text ends before the earliest match. stop_token_ids: ids that end the text like the end token.
     seed: of the sampling noise; None = derived from the request id.
     thinking_budget: reasoning tokens after which the end of reasoning is forced.
+    profile: values for what is not asked for here; chosen for a whole batch, not by a line of it.
     raw: whether `prompt` goes to the model as it is; else a bare prompt becomes one user message.
     """
 
@@ -143,8 +158,9 @@ class RequestBody(SamplingParams):
     response_format: ResponseFormat | None = None
     thinking: bool | None = None
     thinking_budget: int | None = Field(None, ge=0)
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
+    reasoning_effort: ReasoningEffort | None = None
     chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
+    profile: NamedProfile | None = None
     passthrough: dict[str, JsonValue] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -219,7 +235,7 @@ class ResolvedValue(Contract):
     """One sampling value in force, and where it came from."""
 
     value: JsonValue
-    source: Literal["request", "model", "default"]
+    source: Literal["request", "profile", "card", "model", "default"]
 
 
 class TopLogprob(Contract):

@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
 from api.errors import InputError
+from api.schemas import NamedProfile, Profile
 
 CONFIG_PATH_VARIABLE = "CIDERMILL_CONFIG"
 
@@ -46,11 +49,17 @@ class Settings(BaseSettings):
     default_max_tokens: int = Field(1024, ge=1, description="cap on completion tokens where a request names none")
     max_tree_nodes: int = Field(16, ge=1, le=32, description="largest draft tree; 1 turns speculation off")
     prefill_chunk: int = Field(2048, ge=1, description="prompt tokens in one prefill pass")
+    memory_limit_gb: float | None = Field(
+        None, gt=0, description="GB (2^30 bytes) that a model may take; unset: what the device gives it"
+    )
     lease_seconds: float = Field(45, ge=2, description="silence after which a worker's request goes to another worker")
     heartbeat_seconds: float = Field(5, gt=0, description="time between a worker's signs of life")
     max_attempts: int = Field(2, ge=1, description="workers that a request may lose before it is set aside")
     request_timeout_seconds: float = Field(3600, gt=0, description="wall time of one request at most")
     max_line_bytes: int = Field(8 * 2**20, ge=1024, description="longest input line")
+    profiles: dict[str, Profile] = Field(
+        default_factory=dict, description="named sampling values, tables [profiles.NAME], for run and submit --profile"
+    )
 
     @field_validator("data_dir")
     @classmethod
@@ -65,6 +74,13 @@ class Settings(BaseSettings):
     @property
     def models_dir(self) -> Path:
         return self.data_dir / "models"
+
+    def profile(self, name: str) -> NamedProfile:
+        """The profile of that name, as it travels with requests. Raises InputError, which lists the names there are."""
+        if name in self.profiles:
+            return NamedProfile(name=name, **self.profiles[name].model_dump(exclude_none=True))
+        there = f"there are {', '.join(sorted(self.profiles))}" if self.profiles else "there are none"
+        raise InputError(f"no profile {name!r}; {there} (a profile is a table [profiles.NAME] in {config_path()})")
 
     @classmethod
     def settings_customise_sources(
@@ -96,9 +112,9 @@ def load_settings(**flags: Any) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]) if first["loc"] else "settings"
-        raise InputError(f"setting {name} ({_source_of(name, given)}): {first['msg']}") from error
+        raise InputError(_refusal(error.errors()[0], given)) from error
+    except SettingsError as error:
+        raise InputError(f"a setting of the environment cannot be read: {error}: {error.__cause__}") from error
     except (OSError, ValueError) as error:
         raise InputError(f"{config_path()}: cannot be read as TOML: {error}") from error
 
@@ -117,9 +133,20 @@ def explain_settings(settings: Settings, **flags: Any) -> list[SettingOrigin]:
     ]
 
 
+def _refusal(detail: ErrorDetails, flags: dict[str, Any]) -> str:
+    """The setting by its full name, such as profiles.reasoning.top_p, where it comes from, and what is wrong."""
+    path = [str(part) for part in detail["loc"]] or ["settings"]
+    problem = detail["msg"]
+    if path[0] == "profiles" and detail["type"] == "extra_forbidden":
+        problem = f"a profile has no such value; it has {', '.join(Profile.model_fields)}"
+    return f"setting {'.'.join(path)} ({_source_of(path[0], flags)}): {problem}"
+
+
 def _shown(value: object) -> str:
-    if value is None:
+    if value is None or value == {}:
         return "(unset)"
+    if isinstance(value, dict):
+        return "\n".join(f"{name}: {profile.model_dump_json(exclude_none=True)}" for name, profile in value.items())
     if isinstance(value, SecretStr):
         from api.queue.connection import redacted
 

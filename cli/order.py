@@ -27,11 +27,18 @@ def error_writer(path: Path, say: Callable[[str], None]) -> Callable[[Sequence[L
     return write
 
 
-def dataset_of(workspace: Workspace, path: Path, template: str | None, defaults: dict[str, Any]) -> Dataset:
-    """The dataset at `path`; parameters that were given on the command line fill in where a line has none."""
+def dataset_of(
+    workspace: Workspace, path: Path, template: str | None, profile: str | None, defaults: dict[str, Any]
+) -> Dataset:
+    """The dataset at `path`; parameters that were given on the command line fill in where a line has none.
+
+    profile: name of a profile of the settings, whose values travel with every request.
+    """
     from api.dataset.reader import Dataset
 
     given = {name: value for name, value in defaults.items() if value is not None}
+    if profile is not None:
+        given["profile"] = workspace.settings.profile(profile).model_dump(mode="json", exclude_none=True)
     return Dataset(path, template, given, workspace.settings.max_line_bytes)
 
 

@@ -4,29 +4,35 @@ import re
 import shlex
 import sqlite3
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import typer
 
 from api.errors import ExitCode
 from api.ledger.ledger import Ledger
-from api.schemas import RequestBody
+from api.schemas import FinishReason, JobStats, RequestBody, ResolvedValue
+from api.settings import load_settings
 from cli.main import app
 
 README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
+def blocks(language: str) -> list[str]:
+    """The code blocks of the README that are marked so."""
+    return [code for mark, code in re.findall(r"^```(\w*)\n(.*?)^```$", README, re.S | re.M) if mark == language]
+
+
 def readme_commands() -> list[str]:
     """Every `cidermill ...` of the README's code blocks and inline code."""
-    blocks = re.findall(r"```\n(.*?)```", README, re.S)
-    lines = [line.partition("#")[0].strip() for block in blocks for line in block.splitlines()]
+    lines = [line.partition("#")[0].strip() for block in blocks("") for line in block.splitlines()]
     inline = re.findall(r"`(cidermill [^`]+)`", README)
     return [line for line in [*lines, *inline] if line.startswith("cidermill ")]
 
 
 def readme_queries() -> list[str]:
-    (block,) = re.findall(r"```sql\n(.*?)```", README, re.S)
+    (block,) = blocks("sql")
     return [query for query in block.split(";") if query.strip()]
 
 
@@ -54,6 +60,21 @@ def test_a_query_runs_on_a_ledger(query: str, tmp_path: Path) -> None:
         assert connection.execute(query).fetchall() == []
 
 
+def test_the_example_configuration_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (example,) = blocks("toml")
+    (tmp_path / "config.toml").write_text(example, "utf-8")
+    monkeypatch.setenv("CIDERMILL_CONFIG", str(tmp_path / "config.toml"))
+    profile = load_settings().profile("reasoning")
+    assert (profile.temperature, profile.thinking) == (1.0, True)
+    assert all(f"--profile {name}" in README for name in load_settings().profiles)
+
+
+def test_every_source_of_a_sampling_value_is_named() -> None:
+    (table,) = re.findall(r"\| recorded as \|\n\|[- |]+\|\n(.*?)\n\n", README, re.S)
+    named = re.findall(r"`(\w+)` \|$", table, re.M)
+    assert named == list(get_args(ResolvedValue.model_fields["source"].annotation))
+
+
 def test_every_command_is_named() -> None:
     (section,) = re.findall(r"## Commands\n(.*?)\n\|", README, re.S)
     assert set(re.findall(r"`(\w+)`", section)) == set(COMMANDS)
@@ -63,8 +84,19 @@ def test_every_exit_code_is_explained() -> None:
     assert set(exit_code_table()) == {int(code) for code in ExitCode}
 
 
+def test_every_finish_reason_is_explained() -> None:
+    (table,) = re.findall(r"\| finish reason \|.*?\n\n", README, re.S)
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == set(get_args(FinishReason))
+
+
+def test_the_statistics_that_are_explained_exist() -> None:
+    (section,) = re.findall(r"`cidermill stats latest` shows the sums\.(.*?)\n\n", README, re.S)
+    named = set(re.findall(r"`(\w+)`", section)) - {"further_choices"}
+    assert {"repetition", "longest_repeat", "acceptance_collapsed_at"} <= named <= set(JobStats.model_fields)
+
+
 def test_every_parameter_is_named() -> None:
     (section,) = re.findall(r"\nParameters: (.*?)\. A value", README, re.S)
     named = set(re.findall(r"`(\w+)`", section)) - {"max_completion_tokens"}
-    fixed = {"model", "messages", "prompt", "n", "stream", "response_format", "tool_choice", "passthrough", "raw"}
-    assert named == set(RequestBody.model_fields) - fixed
+    fixed = {"model", "messages", "prompt", "stream", "response_format", "tool_choice", "passthrough", "raw"}
+    assert named == set(RequestBody.model_fields) - fixed - {"profile"}

@@ -124,6 +124,8 @@ def _short_body(record: Mapping[str, JsonValue], defaults: Mapping[str, JsonValu
 
 
 def _checked_body(own: Mapping[str, JsonValue], defaults: Mapping[str, JsonValue]) -> RequestBody:
+    if own.get("profile") is not None:
+        raise Problem("invalid_request", "profile: a line cannot choose one; give --profile NAME, or the values here")
     try:
         body = RequestBody.model_validate(_merged(own, defaults))
     except ValidationError as error:

@@ -11,7 +11,9 @@ from pydantic_core import ErrorDetails
 from api.schemas import PASSTHROUGH_FIELDS, ChatMessage, RequestBody
 
 _SHOWN_CHARACTERS = 40
-_KNOWN_FIELDS = sorted({*RequestBody.model_fields, *PASSTHROUGH_FIELDS, "max_completion_tokens", "custom_id"})
+_KNOWN_FIELDS = sorted(
+    {*RequestBody.model_fields, *PASSTHROUGH_FIELDS, "max_completion_tokens", "custom_id"} - {"profile"}
+)
 _UNSUPPORTED_FIELDS = frozenset(
     {
         "audio",

@@ -15,6 +15,7 @@ from cli.commands.running import (
     MaxTokens,
     OutputFormat,
     PriorityOption,
+    ProfileOption,
     SkipInvalid,
     Temperature,
     TemplateOption,
@@ -51,6 +52,7 @@ def submit(
     skip_invalid: SkipInvalid = False,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
+    profile: ProfileOption = None,
     redis: RedisUrl = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -64,7 +66,8 @@ def submit(
     from cli.prechecks import check_model
 
     workspace = Workspace(data_dir=data_dir, redis=redis, model=model)
-    dataset = dataset_of(workspace, input_path, template, {"max_tokens": max_tokens, "temperature": temperature})
+    given = {"max_tokens": max_tokens, "temperature": temperature}
+    dataset = dataset_of(workspace, input_path, template, profile, given)
     chosen = model_of(dataset, model, workspace.settings.model)
     check_model(chosen, runs_here=False)
     order = Order(

@@ -74,6 +74,7 @@ def load_engine(workspace: Workspace) -> GenerationEngine:
         max_tree_nodes=settings.max_tree_nodes,
         prefill_chunk=settings.prefill_chunk,
         default_max_tokens=settings.default_max_tokens,
+        memory_limit_gb=settings.memory_limit_gb,
     )
     return Engine.load(ModelSpec.parse(settings.model), options, lambda message: typer.echo(message, err=True))
 

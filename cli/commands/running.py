@@ -43,6 +43,13 @@ Temperature = Annotated[
     float | None, typer.Option("--temperature", min=0, help="Where a line names none; 0 is greedy.")
 ]
 
+ProfileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--profile", metavar="NAME", help="Sampling values of the table [profiles.NAME] of the configuration file."
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     app.command(epilog="Example: cidermill run examples/short.jsonl -o out.jsonl --max-tokens 64")(run)
@@ -59,6 +66,7 @@ def run(
     skip_invalid: SkipInvalid = False,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
+    profile: ProfileOption = None,
     redis: RedisUrl = None,
     data_dir: DataDir = None,
     worker: Annotated[
@@ -79,7 +87,8 @@ def run(
     local_worker = worker if worker is not None else workspace.redis_url is None
     if not local_worker and workspace.redis_url is None:
         raise typer.BadParameter("without --redis nobody else could answer", param_hint="--no-worker")
-    dataset = dataset_of(workspace, input_path, template, {"max_tokens": max_tokens, "temperature": temperature})
+    given = {"max_tokens": max_tokens, "temperature": temperature}
+    dataset = dataset_of(workspace, input_path, template, profile, given)
     chosen = model_of(dataset, model, workspace.settings.model)
     check_model(chosen, runs_here=local_worker)
     output = output_file(output, input_path, output_format)

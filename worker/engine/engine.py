@@ -21,7 +21,7 @@ from worker.engine.machine import chip, keep_weights_resident
 from worker.engine.models import ModelSpec
 from worker.engine.profile import KERNELS, Profile, profile_of
 from worker.engine.prompt import PromptError, prompt_tokens, split_reasoning
-from worker.engine.recipe import resolve, sampling_of
+from worker.engine.recipe import resolve, sampling_of, with_profile
 from worker.engine.sampling import Sampling, reasoning_tokens
 from worker.engine.session import Session
 from worker.engine.tally import Tally
@@ -33,6 +33,7 @@ class EngineOptions:
     """data_dir: converted models and measured profiles. max_tree_nodes 1 turns speculation off.
 
     default_max_tokens: cap of requests that name none. fixed_nodes: verify this many nodes whatever they cost.
+    memory_limit_gb: GB (2^30 bytes) that the model may take; None = what the device gives it.
     """
 
     data_dir: Path
@@ -40,6 +41,7 @@ class EngineOptions:
     prefill_chunk: int = 2048
     default_max_tokens: int = 1024
     fixed_nodes: int | None = None
+    memory_limit_gb: float | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Engine:
         """Load `spec` and what was measured for it. Raises ModelError; `notify` is told of long steps."""
         notify(f"loading {spec}")
         keep_weights_resident()
-        target = load_target(spec, options.data_dir / "models")
+        target = load_target(spec, options.data_dir / "models", memory_limit_gb=options.memory_limit_gb, notify=notify)
         profile = profile_of(target, options.data_dir / "profiles", options.max_tree_nodes, notify)
         return cls(target, profile, options)
 
@@ -95,6 +97,7 @@ class Engine:
         asked once a pass; when it says so the text ends there with finish reason "cancelled". An error of the request
         itself is a result with `error`; any other exception leaves the engine ready for the next request.
         """
+        request = with_profile(request)
         tally = Tally()
         try:
             prompt = prompt_tokens(request, self.target.tokenizer)
@@ -117,7 +120,7 @@ class Engine:
         should_stop: Callable[[], bool],
     ) -> tuple[GenerationResult, JobStats]:
         mx.reset_peak_memory()
-        resolved = resolve(request, self.target.generation_defaults)
+        resolved = resolve(request, self.target.recipe)
         rules, notes = self._end_rules(request, len(prompt))
         sampling = sampling_of(request, resolved, rules.end_tokens | rules.stop_tokens, self.target.tokenizer)
         if request.thinking_budget is not None and sampling.thinking_budget is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,14 @@ from typing import Any
 import mlx.core as mx
 import mlx_lm
 from mlx.utils import tree_flatten
-from mlx_lm.utils import dequantize_model, hf_repo_to_path
+from mlx_lm.utils import dequantize_model
 
 from api.errors import CidermillError, ModelError
+from api.schemas import ResolvedValue
 from worker.engine.gguf import CONVERSION, convert
+from worker.engine.hub import downloaded
+from worker.engine.memory import MemoryLimit, weight_bytes
+from worker.engine.model_recipe import model_recipe
 from worker.engine.models import DEMO_MODEL, ModelSpec
 
 DEFAULT_CONTEXT = 4096
@@ -24,7 +28,7 @@ DEFAULT_CONTEXT = 4096
 class Target:
     """A loaded target model.
 
-    context: tokens of its window. generation_defaults: the model's own sampling settings (generation_config.json).
+    context: tokens of its window. recipe: the sampling values that the model's own files state, with their sources.
     identity: changes whenever the weights may have changed; part of the cost curve's key.
     """
 
@@ -34,25 +38,37 @@ class Target:
     context: int
     vocabulary: int
     dtype: mx.Dtype
-    generation_defaults: dict[str, Any]
+    recipe: dict[str, ResolvedValue]
     identity: str
 
 
-def load_target(spec: ModelSpec, models_dir: Path) -> Target:
+def load_target(
+    spec: ModelSpec,
+    models_dir: Path,
+    *,
+    memory_limit_gb: float | None = None,
+    notify: Callable[[str], None] = lambda _: None,
+) -> Target:
     """Load `spec`; a GGUF file is converted into `models_dir` the first time.
 
-    Raises ModelError with the reason and the way out.
+    memory_limit_gb: GB (2^30 bytes) that it may take, in place of what the device gives. notify: told what the user
+    should know of the model. Raises ModelError with the reason and the way out, before any weight is read if the model
+    does not fit.
     """
-    path = resolve(spec, models_dir)
+    limit = MemoryLimit.of(memory_limit_gb)
+    directory = resolve(spec, models_dir, limit, notify)
+    recipe = model_recipe(directory, notify)
     try:
-        model, tokenizer, config = mlx_lm.load(str(path), return_config=True)
-        directory = path if isinstance(path, Path) else Path(hf_repo_to_path(path))
+        model, tokenizer, config = mlx_lm.load(str(directory), lazy=True, return_config=True)
+        if spec.dtype and not _converted(spec):
+            model = _dense(model, config, getattr(mx, spec.dtype))
+        limit.check(str(spec), weight_bytes(model))
+        _read_weights(model)
     except CidermillError:
         raise
     except Exception as error:
-        raise ModelError(_explanation(spec, path, error)) from error
-    if spec.dtype and not _converted(spec):
-        model = _dense(model, config, getattr(mx, spec.dtype))
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ModelError(f"model {spec}: mlx-lm cannot load {directory}: {reason}") from error
     text_config = config.get("text_config", config)
     return Target(
         spec=spec,
@@ -61,16 +77,23 @@ def load_target(spec: ModelSpec, models_dir: Path) -> Target:
         context=int(text_config.get("max_position_embeddings") or DEFAULT_CONTEXT),
         vocabulary=int(text_config.get("vocab_size") or len(tokenizer)),
         dtype=_float_type(model),
-        generation_defaults=_generation_defaults(directory),
+        recipe=recipe,
         identity=_identity(directory),
     )
 
 
-def resolve(spec: ModelSpec, models_dir: Path) -> Path | str:
-    """A directory that mlx-lm opens, or a hub id."""
+def resolve(
+    spec: ModelSpec, models_dir: Path, limit: MemoryLimit | None = None, notify: Callable[[str], None] = lambda _: None
+) -> Path:
+    """The directory that mlx-lm opens: converted from GGUF or downloaded if need be. Raises ModelError, StorageError.
+
+    limit: what a conversion may take; None = what the device gives.
+    """
     source = spec.source
-    if isinstance(source, Path) and source.suffix == ".gguf":
-        return _converted_directory(spec, source, models_dir)
+    if isinstance(source, str):
+        return downloaded(source, notify)
+    if source.suffix == ".gguf":
+        return _converted_directory(spec, source, models_dir, limit or MemoryLimit.of(None))
     return source
 
 
@@ -78,12 +101,13 @@ def _converted(spec: ModelSpec) -> bool:
     return spec.name == DEMO_MODEL or spec.name.endswith(".gguf")
 
 
-def _converted_directory(spec: ModelSpec, gguf: Path, models_dir: Path) -> Path:
-    stat = gguf.stat()
-    version = hashlib.sha256(f"{CONVERSION}:{gguf.name}:{stat.st_size}".encode()).hexdigest()[:8]
+def _converted_directory(spec: ModelSpec, gguf: Path, models_dir: Path, limit: MemoryLimit) -> Path:
+    size = gguf.stat().st_size
+    version = hashlib.sha256(f"{CONVERSION}:{gguf.name}:{size}".encode()).hexdigest()[:8]
     name = DEMO_MODEL if spec.name == DEMO_MODEL else gguf.stem
     directory = models_dir / f"{name}-{spec.dtype or f'packed-{mx.default_device().type.name}'}-{version}"
     if not (directory / "config.json").is_file():
+        limit.check(str(spec), size)  # the conversion holds all of it
         convert(gguf, directory, spec.dtype)
     return directory
 
@@ -92,8 +116,13 @@ def _dense(model: Any, config: dict[str, Any], dtype: mx.Dtype) -> Any:
     if config.get("quantization"):
         model = dequantize_model(model)
     model.set_dtype(dtype)
-    mx.eval(model.parameters())
     return model
+
+
+def _read_weights(model: Any) -> None:
+    """One tensor after the other, so that a conversion never holds the stored weights beside the converted ones."""
+    for _, parameter in tree_flatten(model.parameters()):
+        mx.eval(parameter)
 
 
 def _float_type(model: Any) -> mx.Dtype:
@@ -103,32 +132,7 @@ def _float_type(model: Any) -> mx.Dtype:
     return commonest
 
 
-def _generation_defaults(directory: Path) -> dict[str, Any]:
-    path = directory / "generation_config.json"
-    if not path.is_file():
-        return {}
-    try:
-        config = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path}: not JSON ({error}); repair or delete it") from error
-    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-    defaults = {name: config[name] for name in names if config.get(name) is not None}
-    if config.get("do_sample") is False:
-        defaults["temperature"] = 0.0
-    return defaults
-
-
 def _identity(directory: Path) -> str:
     files = sorted([directory / "config.json", *directory.glob("model*.safetensors")])
     facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(repr((str(directory), facts)).encode()).hexdigest()[:16]
-
-
-def _explanation(spec: ModelSpec, path: Path | str, error: Exception) -> str:
-    reason = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(path, Path):
-        return f"model {spec}: mlx-lm cannot load {path}: {reason}"
-    return (
-        f"model {spec}: not on this machine and not to be had from the hub ({reason}); check the id and the network, "
-        "or give a local MLX directory"
-    )

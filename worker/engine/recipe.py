@@ -1,13 +1,13 @@
 """The sampling recipe of a request: every value resolved in one place, with its origin.
 
-request > the model's own generation_config.json > engine default. A derivative's card overrides its base model's, and
-the file that comes with the weights is that card's machine-readable form.
+request > profile of the producer > the model's card > the model's generation_config.json > engine default.
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
-from api.schemas import GenerationRequest, ResolvedValue
+from api.schemas import GenerationRequest, NamedProfile, ResolvedValue
 from worker.engine.sampling import Sampling
 
 DEFAULTS: dict[str, Any] = {
@@ -22,17 +22,28 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def resolve(request: GenerationRequest, model_defaults: dict[str, Any]) -> dict[str, ResolvedValue]:
-    """The values in force, each with its source; the seed is derived from the request id unless given."""
+def with_profile(request: GenerationRequest) -> GenerationRequest:
+    """`request` with its profile's values where it says nothing itself; the profile keeps just those that it lent."""
+    if request.profile is None:
+        return request
+    values = request.profile.model_dump(exclude={"name"}, exclude_none=True)
+    lent = {name: value for name, value in values.items() if getattr(request, name) is None}
+    return request.model_copy(update={**lent, "profile": NamedProfile(name=request.profile.name, **lent)})
+
+
+def resolve(request: GenerationRequest, model_recipe: Mapping[str, ResolvedValue]) -> dict[str, ResolvedValue]:
+    """The values in force, each with its source; the seed is derived from the request id unless given.
+
+    request: as `with_profile` leaves it. model_recipe: what the model's own files state.
+    """
     resolved = {}
     for name, default in DEFAULTS.items():
         asked = getattr(request, name)
         if asked is not None:
-            resolved[name] = ResolvedValue(value=asked, source="request")
-        elif name in model_defaults:
-            resolved[name] = ResolvedValue(value=model_defaults[name], source="model")
+            lent = request.profile is not None and getattr(request.profile, name) is not None
+            resolved[name] = ResolvedValue(value=asked, source="profile" if lent else "request")
         else:
-            resolved[name] = ResolvedValue(value=default, source="default")
+            resolved[name] = model_recipe.get(name) or ResolvedValue(value=default, source="default")
     if request.seed is not None:
         resolved["seed"] = ResolvedValue(value=request.seed, source="request")
     else:

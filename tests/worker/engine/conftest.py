@@ -13,6 +13,7 @@ from mlx_lm.tokenizer_utils import load as load_tokenizer
 from tiny_models import CONTEXT, VOCABULARY, tiny_model
 from toy_tokenizer import toy_tokenizer
 
+from api.schemas import ResolvedValue
 from worker.engine import gguf
 from worker.engine.budget import CostCurve
 from worker.engine.engine import Engine, EngineOptions
@@ -53,7 +54,7 @@ def engine_for(tmp_path: Path) -> EngineFor:
             context=context,
             vocabulary=vocabulary,
             dtype=mx.float32,
-            generation_defaults=generation_defaults or {},
+            recipe={name: ResolvedValue(value=v, source="model") for name, v in (generation_defaults or {}).items()},
             identity="tiny",
         )
         profile = Profile(mode, curve or CostCurve((1, 32), (1.0, 1.0)))

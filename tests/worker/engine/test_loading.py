@@ -97,20 +97,20 @@ def test_a_broken_directory(tmp_path: Path, broken: str) -> None:
     }[broken] in message
 
 
-def test_a_good_directory_loads_with_its_own_sampling_settings(tmp_path: Path) -> None:
-    directory = write_model(
-        tmp_path / "model", temperature=0.7, top_p=0.8, top_k=None, repetition_penalty=1.05, eos_token_id=0
-    )
+def test_a_good_directory_loads(tmp_path: Path) -> None:
+    directory = write_model(tmp_path / "model")
     target = load_target(ModelSpec(str(directory)), tmp_path)
-    assert target.generation_defaults == {"temperature": 0.7, "top_p": 0.8, "repetition_penalty": 1.05}
     assert (target.context, target.vocabulary, target.dtype) == (4096, 97, mx.float32)
     half = load_target(ModelSpec(str(directory), "float16"), tmp_path)
     assert half.dtype == mx.float16
 
 
-def test_a_model_that_says_it_does_not_sample_is_greedy(tmp_path: Path) -> None:
-    directory = write_model(tmp_path / "model", temperature=0.7, do_sample=False)
-    assert load_target(ModelSpec(str(directory)), tmp_path).generation_defaults == {"temperature": 0.0}
+def test_a_target_has_the_recipe_of_its_files(tmp_path: Path) -> None:
+    directory = write_model(tmp_path / "model", temperature=0.7, top_k=None, eos_token_id=0)
+    (directory / "README.md").write_text("---\ninference:\n  parameters:\n    top_p: 0.8\n---\n")
+    recipe = load_target(ModelSpec(str(directory)), tmp_path).recipe
+    found = {name: (resolved.value, resolved.source) for name, resolved in recipe.items()}
+    assert found == {"temperature": (0.7, "model"), "top_p": (0.8, "card")}
 
 
 def test_a_broken_generation_config_is_named(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_a_target_knows_itself(smollm2_directory: Path) -> None:
     assert target.context == 8192
     assert target.vocabulary == 49152
     assert target.dtype == mx.float32
-    assert target.generation_defaults == {}
+    assert target.recipe == {}
     again = load_target(ModelSpec("smollm2"), smollm2_directory.parent)
     assert again.identity == target.identity
 
