@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from mill import Mill, Row, json_lines, wait_until
+from mill import Mill, Row, json_lines
 
 from api.queue.connection import connect
 
@@ -64,8 +64,7 @@ def test_a_batch_keeps_the_producers_values(working_mill: Mill) -> None:
     path.unlink()
     mill.start("record")
     mill.start("worker")
-    mill.wait_for_state(1, "completed")
-    rows = wait_until(lambda: [row for row in mill.requests() if row["state"] == "completed"], "the answers")
+    rows = [mill.wait_for_state(index, "completed") for index in range(2)]
     check_sampling(rows)
     shown = mill.run("show", rows[0]["id"])
     (record,) = json_lines(shown.stdout)
