@@ -15,9 +15,10 @@ from api.choices import Priority as Priority
 from api.states import BatchState, RequestState
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high"]
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "cancelled", "time_limit", "repetition"]
 
 MAX_STOPS = 64
+MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 
 # OpenAI fields that cannot change the text here: accepted and kept, so that a file written for OpenAI runs unchanged.
@@ -134,6 +135,9 @@ class RequestBody(SamplingParams):
     max_tokens: completion tokens at most; None = the rest of the context window, up to the default cap of the settings.
     stop: strings; the text ends before the earliest match. stop_token_ids: ids that end the text like the end token.
     seed: of the sampling noise; None = derived from the request id.
+    n: answers to the one prompt; answer i > 0 has the seed sha256("<seed>:<i>"), its first 8 bytes little endian.
+    max_seconds: wall time after which the text ends, counted from when the engine takes the request.
+    max_repetition: the text ends when the share of its latest 6-grams that are repeated exceeds this.
     thinking_budget: reasoning tokens after which the end of reasoning is forced.
     profile: values for what is not asked for here; chosen for a whole batch, not by a line of it.
     raw: whether `prompt` goes to the model as it is; else a bare prompt becomes one user message.
@@ -147,13 +151,15 @@ class RequestBody(SamplingParams):
     tool_choice: Literal["none", "auto"] | None = None
     max_tokens: int | None = Field(None, ge=1)
     min_tokens: int = Field(0, ge=0)
+    max_seconds: float | None = Field(None, gt=0)
+    max_repetition: float | None = Field(None, gt=0, le=1)
     stop: list[str] = Field(default_factory=list, max_length=MAX_STOPS)
     stop_token_ids: list[int] = Field(default_factory=list)
     ignore_eos: bool = False
     seed: int | None = Field(None, ge=0, lt=2**64)
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=MAX_TOP_LOGPROBS)
-    n: Literal[1] = 1
+    n: int = Field(1, ge=1, le=MAX_CHOICES)
     stream: Literal[False] = False
     response_format: ResponseFormat | None = None
     thinking: bool | None = None
@@ -248,20 +254,41 @@ class TokenLogprob(TopLogprob):
     top: list[TopLogprob] = Field(default_factory=list)
 
 
-class GenerationResult(Contract):
-    """The answer to one request; `error` is set when there is none."""
+class Choice(Contract):
+    """One answer to a prompt."""
 
-    request_id: str
     text: str = ""
     reasoning: str | None = None
     finish_reason: FinishReason | None = None
     matched_stop: str | int | None = None
     token_ids: list[int] = Field(default_factory=list)
     logprobs: list[TokenLogprob] | None = None
+
+
+class GenerationResult(Choice):
+    """The answer to one request; `error` is set when there is none.
+
+    further_choices: the answers after the first, of a request with n > 1. They are fewer than n - 1 when the request
+    was cancelled or ran out of time: the last one then says so, and those after it were not begun.
+    usage: the prompt once, the completion tokens of all choices.
+    """
+
+    request_id: str
+    further_choices: list[Choice] = Field(default_factory=list)
     usage: Usage | None = None
     error: RequestError | None = None
     sampling: dict[str, ResolvedValue] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
+
+    @property
+    def choices(self) -> list[Choice]:
+        """All answers, in order; the first is this result itself."""
+        return [self, *self.further_choices]
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the request was cancelled before all of its answers had ended."""
+        return self.choices[-1].finish_reason == "cancelled"
 
 
 class Phases(Contract):
@@ -276,11 +303,13 @@ class Phases(Contract):
 
 
 class JobStats(Contract):
-    """Measurements of one generation.
+    """Measurements of one generation, over all of its choices.
 
     decode_tps: completion tokens after the first / (wall - ttft), per second. e2e_tps: completion tokens / wall.
     ttft_ms, wall_ms: milliseconds on the worker's monotonic clock. acceptance: accepted / drafted tokens, None when
     nothing was drafted. tokens_per_pass: completion tokens / passes. budgets: nodes in the tree -> number of passes.
+    acceptance_collapsed_at: completion tokens that were there when, for the first time, of the drafted tokens of the
+    latest passes, just as many passes as it takes for 64 of them, less than 10 % were accepted; None = never.
     forced_tokens: tokens that a relaxed acceptance rule took against the draw. peak_memory_bytes: MLX's, of this job.
     """
 
@@ -299,12 +328,15 @@ class JobStats(Contract):
     peak_memory_bytes: int = 0
     model: str = ""
     drafter: str = "none"
-    verification: Literal["tree", "plain"] = "plain"
+    verification: Literal["tree", "chain", "plain"] = "plain"
     acceptance_rule: str = "lossless"
     kernels: str = "stock"
     chip: str = ""
+    acceptance_collapsed_at: int | None = None
     repetition: float = 0.0
-    """Share of the completion that is repeated 6-grams: near 1 = the text loops."""
+    """Share of the completion that is repeated 6-grams: near 1 = the text loops. The highest of any choice."""
+    longest_repeat: int | None = None
+    """Tokens of the longest part that occurs twice in one choice, also overlapping itself; None = not measured."""
 
 
 class RequestEvent(Contract):

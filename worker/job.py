@@ -38,7 +38,7 @@ class EngineDescription(Protocol):
 
 class GenerationEngine(Protocol):
     """What runs a request. on_tokens: new text, completion tokens so far. should_stop: asked once a pass; when it is
-    true, the result so far comes back with finish_reason "cancelled"."""
+    true, the result so far comes back as a cancelled one."""
 
     @property
     def description(self) -> EngineDescription: ...
@@ -86,7 +86,7 @@ class GenerationJob:
             return
         publish(self._connection, self._event(run, "started"))
         result, stats = self._generate(run, request)
-        if result.finish_reason == "cancelled":
+        if result.cancelled:
             if run.stopped_by in (StopReason.LEASE_LOST, StopReason.HAND_BACK):
                 return
             if run.stopped_by is StopReason.DEADLINE:

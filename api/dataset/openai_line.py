@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from api.ledger.records import RecordedRequest
-from api.schemas import GenerationResult, RequestError, TokenLogprob, TopLogprob, Usage
+from api.schemas import Choice, GenerationResult, RequestError, TokenLogprob, TopLogprob, Usage
 from api.states import RequestState
 
 # What OpenAI writes for a token too unlikely to have a finite log probability; JSON has no infinity.
@@ -58,27 +58,28 @@ def _error_body(error: RequestError) -> dict[str, Any]:
 
 def _answer(row: RecordedRequest, result: GenerationResult) -> dict[str, Any]:
     raw = row.body.raw
+    as_choice = _text_choice if raw else _chat_choice
     return {
         "id": f"{'cmpl' if raw else 'chatcmpl'}-{_suffix(row)}",
         "object": "text_completion" if raw else "chat.completion",
         "created": int(row.finished_at or row.started_at or row.queued_at or 0),
         "model": (row.stats and row.stats.model) or row.body.model or "",
-        "choices": [_text_choice(result) if raw else _chat_choice(result)],
+        "choices": [as_choice(index, choice) for index, choice in enumerate(result.choices)],
         "usage": None if result.usage is None else _usage(result.usage),
     }
 
 
-def _chat_choice(result: GenerationResult) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": result.text, "refusal": None}
-    if result.reasoning is not None:
-        message["reasoning_content"] = result.reasoning
-    logprobs = None if result.logprobs is None else {"content": [_chat_logprob(token) for token in result.logprobs]}
-    return {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": result.finish_reason}
+def _chat_choice(index: int, choice: Choice) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+    if choice.reasoning is not None:
+        message["reasoning_content"] = choice.reasoning
+    logprobs = None if choice.logprobs is None else {"content": [_chat_logprob(token) for token in choice.logprobs]}
+    return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish_reason}
 
 
-def _text_choice(result: GenerationResult) -> dict[str, Any]:
-    logprobs = None if result.logprobs is None else _text_logprobs(result.logprobs)
-    return {"index": 0, "text": result.text, "logprobs": logprobs, "finish_reason": result.finish_reason}
+def _text_choice(index: int, choice: Choice) -> dict[str, Any]:
+    logprobs = None if choice.logprobs is None else _text_logprobs(choice.logprobs)
+    return {"index": index, "text": choice.text, "logprobs": logprobs, "finish_reason": choice.finish_reason}
 
 
 def _chat_logprob(token: TokenLogprob) -> dict[str, Any]:

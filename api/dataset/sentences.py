@@ -30,7 +30,7 @@ _UNSUPPORTED_FIELDS = frozenset(
         "web_search_options",
     }
 )
-_NOT_SUPPORTED = {"n": "only 1", "stream": "only false"}
+_NOT_SUPPORTED = {"stream": "only false"}
 
 _EXPECTED: dict[str, str] = {
     "string_type": "string",

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from api.choices import Format
 from api.dataset.openai_line import openai_line
 from api.dataset.output_file import output
-from api.dataset.output_row import COLUMNS, json_row, table_row, text_of
+from api.dataset.output_row import COLUMNS, json_row, table_rows, texts_of
 from api.dataset.parquet_rows import INSTALL
 from api.dataset.reader import LineError
 from api.errors import InputError
@@ -26,11 +26,12 @@ _ROW_GROUP = 1000
 
 
 def write_results(rows: Iterable[RecordedRequest], path: Path | None, fmt: Format) -> int:
-    """Write the rows in their order and return how many; None = standard output.
+    """Write the requests in their order and return how many; None = standard output.
 
-    openai: OpenAI's batch output lines. jsonl: custom_id, text, finish_reason, usage, stats, error. csv, parquet: the
-    same as columns. text: each text, empty where there is none, then a line that holds U+001E alone, so that
-    `split("\\n\\x1e\\n")` gives the texts back; U+001E within a text is written as U+241E, its visible symbol.
+    openai: OpenAI's batch output lines. jsonl: custom_id, text, finish_reason, usage, stats, error, and choices where
+    several were asked for. csv, parquet: the same as columns, a row per choice. text: the text of each choice that was
+    asked for, empty where there is none, then a line that holds U+001E alone, so that `split("\\n\\x1e\\n")` gives the
+    texts back; U+001E within a text is written as U+241E, its visible symbol.
 
     Raises StorageError for a file that cannot be written; nothing half done is left. Raises InputError for parquet
     without pyarrow.
@@ -74,8 +75,11 @@ def _write_jsonl(rows: Iterable[RecordedRequest], stream: BinaryIO) -> int:
 
 
 def _write_text(rows: Iterable[RecordedRequest], stream: BinaryIO) -> int:
-    texts = ((text_of(row) or "").replace("\x1e", "\u241e") for row in rows)
-    return _write_pieces((f"{text}{TEXT_END}".encode() for text in texts), stream)
+    return _write_pieces(("".join(map(_text_block, texts_of(row))).encode() for row in rows), stream)
+
+
+def _text_block(text: str) -> str:
+    return text.replace("\x1e", "\u241e") + TEXT_END
 
 
 def _write_csv(rows: Iterable[RecordedRequest], stream: BinaryIO) -> int:
@@ -86,7 +90,7 @@ def _write_csv(rows: Iterable[RecordedRequest], stream: BinaryIO) -> int:
         writer.writeheader()
         count = 0
         for count, row in enumerate(rows, 1):  # noqa: B007
-            writer.writerow(table_row(row))
+            writer.writerows(table_rows(row))
         return count
     finally:
         text.detach()
@@ -107,8 +111,8 @@ def _write_parquet(rows: Iterable[RecordedRequest], stream: BinaryIO) -> int:
     schema = pyarrow.schema([(name, types[kind]) for name, kind in COLUMNS.items()])
     count, remaining = 0, iter(rows)
     with ParquetWriter(stream, schema) as writer:
-        while group := [table_row(row) for row in islice(remaining, _ROW_GROUP)]:
-            writer.write_table(pyarrow.Table.from_pylist(group, schema=schema))
+        while group := [table_rows(row) for row in islice(remaining, _ROW_GROUP)]:
+            writer.write_table(pyarrow.Table.from_pylist([*chain.from_iterable(group)], schema=schema))
             count += len(group)
     return count
 

@@ -29,13 +29,13 @@ class SafeText(TypeDecorator[str]):
 
 
 class JsonText(TypeDecorator[Any]):
-    """A JSON value in the text column; SQLite's JSON functions read it."""
+    """A JSON value, with texts of any content, in the text column; SQLite's JSON functions read it."""
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
-        return None if value is None else json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+        return None if value is None else storable_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
         return None if value is None else json.loads(value)

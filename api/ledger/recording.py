@@ -13,7 +13,7 @@ from api.ledger.columns import SQLITE_INTEGERS
 from api.ledger.moves import FINISHED, LATE, Standing
 from api.ledger.rows import event_row, failed_row
 from api.ledger.tables import BATCHES, EVENTS, REQUESTS, RESULTS
-from api.schemas import RequestError, RequestEvent
+from api.schemas import GenerationResult, RequestError, RequestEvent
 from api.states import BatchState, RequestState, may_move
 
 logger = logging.getLogger("cidermill.ledger")
@@ -107,16 +107,17 @@ def _apply(standing: Standing, event: RequestEvent) -> tuple[str, Row | None]:
     elif event.kind == "handed_back":
         standing.hand_back(event)
     else:
+        assert event.result is not None
         row = event_row(event)
-        first = standing.finish(event, _final_state(row))
+        first = standing.finish(event, _final_state(row, event.result))
         return (FINISHED, row) if first else (LATE, None)
     return event.kind, None
 
 
-def _final_state(row: Row) -> RequestState:
+def _final_state(row: Row, result: GenerationResult) -> RequestState:
     if row["error_code"] is not None:
         return RequestState.FAILED
-    return RequestState.CANCELLED if row["finish_reason"] == "cancelled" else RequestState.COMPLETED
+    return RequestState.CANCELLED if result.cancelled else RequestState.COMPLETED
 
 
 def _storable(event: RequestEvent) -> bool:

@@ -63,7 +63,9 @@ class BatchStats:
     decode_tps: completion tokens after the first / (wall - ttft), over the requests that tell both. e2e_tps: completion
     tokens / wall of the requests, so what one worker yields. wall_seconds: first start to last finish of the batch, so
     completion_tokens / wall_seconds is what the fleet yields. ttft_*: milliseconds, percentiles by nearest rank.
-    phases_ms: totals. repetition: the worst of any request. peak_memory_bytes: the highest. failures: requests by code.
+    phases_ms: totals. repetition, longest_repeat: the worst of any request. peak_memory_bytes: the highest.
+    finish_reasons: requests by the finish reason of their first choice. acceptance_collapses: requests whose acceptance
+    collapsed. failures: requests by code.
     """
 
     counts: RequestCounts
@@ -85,6 +87,9 @@ class BatchStats:
     phases_ms: dict[str, float]
     peak_memory_bytes: int
     repetition: float
+    longest_repeat: int
+    acceptance_collapses: int
+    finish_reasons: dict[str, int]
     failures: dict[str, int]
     workers: list[WorkerShare]
 

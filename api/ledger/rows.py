@@ -7,9 +7,10 @@ from pydantic import BaseModel, TypeAdapter
 
 from api.ledger.columns import SQLITE_INTEGERS
 from api.ledger.tables import RESULTS
-from api.schemas import GenerationResult, JobStats, Phases, RequestError, RequestEvent, TokenLogprob, Usage
+from api.schemas import Choice, GenerationResult, JobStats, Phases, RequestError, RequestEvent, TokenLogprob, Usage
 
 _LOGPROBS = TypeAdapter(list[TokenLogprob])
+_CHOICES = TypeAdapter(list[Choice])
 _PHASES = tuple(Phases.model_fields)
 _USAGE = tuple(Usage.model_fields)
 _STATS = tuple(name for name in JobStats.model_fields if name not in ("phases", "budgets"))
@@ -44,6 +45,7 @@ def result_row(
     row |= dict(_fields(result.usage))
     row |= {"token_ids": result.token_ids, "notes": result.notes}
     row["logprobs"] = None if result.logprobs is None else _LOGPROBS.dump_python(result.logprobs, mode="json")
+    row["further_choices"] = _CHOICES.dump_python(result.further_choices, mode="json") or None
     row["sampling"] = {name: value.model_dump(mode="json") for name, value in result.sampling.items()}
     if stats is not None:
         row |= {name: getattr(stats, name) for name in _STATS}
@@ -65,6 +67,7 @@ def result_of(row: Any) -> GenerationResult:
         matched_stop=row.matched_stop if row.matched_stop_token is None else row.matched_stop_token,
         token_ids=row.token_ids,
         logprobs=None if row.logprobs is None else _LOGPROBS.validate_python(row.logprobs),
+        further_choices=_CHOICES.validate_python(row.further_choices or []),
         usage=None if row.prompt_tokens is None else Usage(**{name: getattr(row, name) for name in _USAGE}),
         error=error,
         sampling=row.sampling,

@@ -46,7 +46,10 @@ def batch_stats(connection: Connection, batch_id: str) -> BatchStats:
         phases_ms={phase: totals[f"{phase}_ms"] or 0.0 for phase in _PHASES},
         peak_memory_bytes=totals["peak_memory_bytes"] or 0,
         repetition=totals["repetition"] or 0.0,
-        failures=_failures(connection, batch_id),
+        longest_repeat=totals["longest_repeat"] or 0,
+        acceptance_collapses=totals["acceptance_collapses"],
+        finish_reasons=_requests_by(connection, batch_id, R.finish_reason),
+        failures=_requests_by(connection, batch_id, R.error_code),
         workers=_workers(connection, batch_id),
     )
 
@@ -63,6 +66,8 @@ def _totals() -> list[ColumnElement[Any]]:
         func.avg(R.ttft_ms).label("ttft_ms"),
         func.max(R.peak_memory_bytes).label("peak_memory_bytes"),
         func.max(R.repetition).label("repetition"),
+        func.max(R.longest_repeat).label("longest_repeat"),
+        func.count(R.acceptance_collapsed_at).label("acceptance_collapses"),
     ]
 
 
@@ -92,10 +97,11 @@ def _ttft_percentiles(connection: Connection, batch_id: str, shares: tuple[float
     return [connection.execute(ordered.offset(rank)).scalar() for rank in ranks]
 
 
-def _failures(connection: Connection, batch_id: str) -> dict[str, int]:
-    count = func.count().label("failures")
-    query = _of(batch_id, R.error_code, count).where(R.error_code.is_not(None)).group_by(R.error_code)
-    return {code: int(failures) for code, failures in connection.execute(query.order_by(count.desc(), R.error_code))}
+def _requests_by(connection: Connection, batch_id: str, column: ColumnElement[Any]) -> dict[str, int]:
+    """Requests by the values of a column, the most frequent value first; those with NULL are left out."""
+    count = func.count().label("requests")
+    query = _of(batch_id, column, count).where(column.is_not(None)).group_by(column)
+    return {value: int(requests) for value, requests in connection.execute(query.order_by(count.desc(), column))}
 
 
 def _workers(connection: Connection, batch_id: str) -> list[WorkerShare]:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from api.ledger.columns import JsonText, SafeText
 from api.states import OPEN_REQUEST_STATES, BatchState, RequestState
 
-REVISION = "0001"
+REVISION = "0002"
 """The migration that these tables correspond to."""
 
 
@@ -82,7 +82,10 @@ class RequestRow(Base):
 
 
 class ResultRow(Base):
-    """The one result of a request and its measurements; the fields are those of GenerationResult and JobStats."""
+    """The one result of a request and its measurements; the fields are those of GenerationResult and JobStats.
+
+    further_choices: a JSON list, NULL for a single choice; text, finish_reason and the like are those of the first.
+    """
 
     __tablename__ = "results"
 
@@ -125,11 +128,14 @@ class ResultRow(Base):
     other_ms: Mapped[float | None]
     peak_memory_bytes: Mapped[int | None]
     repetition: Mapped[float | None]
+    longest_repeat: Mapped[int | None]
+    acceptance_collapsed_at: Mapped[int | None]
     token_ids: Mapped[Any] = mapped_column(JsonText)
     logprobs: Mapped[Any | None] = mapped_column(JsonText)
     sampling: Mapped[Any] = mapped_column(JsonText)
     notes: Mapped[Any] = mapped_column(JsonText)
     budgets: Mapped[Any | None] = mapped_column(JsonText)
+    further_choices: Mapped[Any | None] = mapped_column(JsonText)
 
 
 class EventRow(Base):

@@ -11,6 +11,7 @@ import typer
 
 from api.states import OPEN_BATCH_STATES
 from cli.commands.running import (
+    Choices,
     Input,
     MaxTokens,
     OutputFormat,
@@ -52,6 +53,7 @@ def submit(
     skip_invalid: SkipInvalid = False,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
+    n: Choices = None,
     profile: ProfileOption = None,
     redis: RedisUrl = None,
     data_dir: DataDir = None,
@@ -66,7 +68,7 @@ def submit(
     from cli.prechecks import check_model
 
     workspace = Workspace(data_dir=data_dir, redis=redis, model=model)
-    given = {"max_tokens": max_tokens, "temperature": temperature}
+    given = {"max_tokens": max_tokens, "temperature": temperature, "n": n}
     dataset = dataset_of(workspace, input_path, template, profile, given)
     chosen = model_of(dataset, model, workspace.settings.model)
     check_model(chosen, runs_here=False)
@@ -222,8 +224,11 @@ def _print_request(row: RecordedRequest) -> None:
     if row.result:
         console.print(Rule("answer", align="left"))
         console.print(Text(row.result.error.message if row.result.error else row.result.text))
+        for number, choice in enumerate(row.result.further_choices, 1):
+            console.print(Rule(f"choice {number}  {choice.finish_reason}", align="left"))
+            console.print(Text(choice.text))
         console.print(Rule("how", align="left"))
-        hidden = {"text", "token_ids", "logprobs", "request_id"}
+        hidden = {"text", "token_ids", "logprobs", "request_id", "further_choices"}
         console.print(Pretty(row.result.model_dump(exclude=hidden, exclude_none=True)))
     if row.stats:
         console.print(Pretty(row.stats.model_dump(exclude_none=True)))

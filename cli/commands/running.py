@@ -43,6 +43,8 @@ Temperature = Annotated[
     float | None, typer.Option("--temperature", min=0, help="Where a line names none; 0 is greedy.")
 ]
 
+Choices = Annotated[int | None, typer.Option("--n", min=1, help="Answers per prompt, where a line names no number.")]
+
 ProfileOption = Annotated[
     str | None,
     typer.Option(
@@ -66,6 +68,7 @@ def run(
     skip_invalid: SkipInvalid = False,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
+    n: Choices = None,
     profile: ProfileOption = None,
     redis: RedisUrl = None,
     data_dir: DataDir = None,
@@ -87,7 +90,7 @@ def run(
     local_worker = worker if worker is not None else workspace.redis_url is None
     if not local_worker and workspace.redis_url is None:
         raise typer.BadParameter("without --redis nobody else could answer", param_hint="--no-worker")
-    given = {"max_tokens": max_tokens, "temperature": temperature}
+    given = {"max_tokens": max_tokens, "temperature": temperature, "n": n}
     dataset = dataset_of(workspace, input_path, template, profile, given)
     chosen = model_of(dataset, model, workspace.settings.model)
     check_model(chosen, runs_here=local_worker)

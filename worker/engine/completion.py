@@ -10,16 +10,22 @@ from dataclasses import dataclass, field
 
 from api.schemas import FinishReason
 from worker.engine.detokenizer import Decode, Detokenizer
+from worker.engine.interruption import Interrupt
+from worker.engine.repetition import RepetitionLimit
 
 
 @dataclass(frozen=True)
 class EndRules:
-    """When a text ends. The cap is looked at last: a stop within the last allowed token is a stop."""
+    """When a text ends. The cap is looked at last: a stop within the last allowed token is a stop.
+
+    max_repetition: share of repeated n-grams among the latest tokens above which the text ends; None = never.
+    """
 
     max_tokens: int
     end_tokens: frozenset[int] = frozenset()
     stop_tokens: frozenset[int] = frozenset()
     stops: Sequence[str] = ()
+    max_repetition: float | None = None
 
     def ends(self, token: int) -> bool:
         """Whether `token` ends the text by itself."""
@@ -39,6 +45,8 @@ class Completion:
 
     def __post_init__(self) -> None:
         self._detokenizer = Detokenizer(self.decode)
+        limit = self.rules.max_repetition
+        self._repetition = None if limit is None else RepetitionLimit(limit)
         self._ends: list[int] = []
         self._reported = 0
 
@@ -50,7 +58,10 @@ class Completion:
             return True
         self.tokens.append(token)
         self._append(self._detokenizer.push(token))
-        if not self.finished and len(self.tokens) >= self.rules.max_tokens:
+        repeats = self._repetition is not None and self._repetition.exceeded_by(token)
+        if not self.finished and repeats:
+            self._finish("repetition", None)
+        elif not self.finished and len(self.tokens) >= self.rules.max_tokens:
             self._finish("length", None)
         return self.finished
 
@@ -58,9 +69,9 @@ class Completion:
     def finished(self) -> bool:
         return self.finish_reason is not None
 
-    def cancel(self) -> None:
+    def interrupt(self, reason: Interrupt) -> None:
         """End the text where it is."""
-        self._finish("cancelled", None)
+        self._finish(reason, None)
 
     def new_text(self) -> str:
         """Text that is certain and was not reported yet: what may still become a stop string is held back."""

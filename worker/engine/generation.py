@@ -11,6 +11,7 @@ from worker.engine.budget import Budget
 from worker.engine.calibration import Calibration
 from worker.engine.completion import Completion
 from worker.engine.drafters.protocol import Drafter, DraftLimits
+from worker.engine.interruption import Interruption
 from worker.engine.logprobs import LogprobRecord
 from worker.engine.sampling import Draws, History, Sampling, biased, log_softmax
 from worker.engine.session import Session
@@ -22,7 +23,7 @@ OnTokens = Callable[[str, int], None]
 
 
 class Generation:
-    """The state of one request in the engine. `run` once.
+    """The state of one completion in the engine. `run` once.
 
     Between two passes: the cache holds `session.tokens`, which are the prompt and the completion up to, and without,
     the pending token.
@@ -40,13 +41,13 @@ class Generation:
         completion: Completion,
         tally: Tally,
         on_tokens: OnTokens,
-        should_stop: Callable[[], bool],
+        interruption: Interruption,
         logprobs: LogprobRecord | None = None,
     ) -> None:
         self.verifier, self.session, self.drafter = verifier, session, drafter
         self.budget, self.calibration = budget, calibration
         self.sampling, self.completion, self.tally = sampling, completion, tally
-        self._on_tokens, self._should_stop = on_tokens, should_stop
+        self._on_tokens, self._interruption = on_tokens, interruption
         self._logprobs = logprobs
         self._prompt: Sequence[int] = ()
         self._pending = -1
@@ -56,9 +57,8 @@ class Generation:
         """Generate after `prompt`; returns how many prompt tokens the cache had already."""
         self._prompt, self._pending = prompt, prompt[-1]
         with self.tally.stopwatch.phase("prefill"):
-            cached = self.session.begin(prompt, prefill_chunk, self._should_stop)
-        if len(self.session.tokens) < len(prompt) - 1:
-            self.completion.cancel()
+            # A prefill that is interrupted leaves a shorter cache, and no token comes of it.
+            cached = self.session.begin(prompt, prefill_chunk, lambda: self._interruption.ask() is not None)
         with self.tally.stopwatch.phase("draft"):
             self.calibration.start_request()
             self.drafter.prefill(prompt)
@@ -72,8 +72,8 @@ class Generation:
         return cached
 
     def _finished(self) -> bool:
-        if not self.completion.finished and self._should_stop():
-            self.completion.cancel()
+        if not self.completion.finished and (reason := self._interruption.ask()):
+            self.completion.interrupt(reason)
             if held_back := self.completion.new_text():
                 self._on_tokens(held_back, len(self.completion.tokens))
         return self.completion.finished
@@ -89,12 +89,14 @@ class Generation:
         with watch.phase("draft"):
             draft = TokenTree(self._pending)
             limits = DraftLimits(self.budget.max_nodes, self._remaining - 1)
-            if limits.nodes > 1 and limits.depth > 0 and self.verifier.mode == "tree":
+            shape = self.verifier.shape_after(len(self.session.tokens), limits.nodes)
+            if limits.nodes > 1 and limits.depth > 0 and shape != "plain":
                 self.drafter.draft(draft, limits)
                 self.calibration.appraise(draft)
             self._draft_tree = draft
+            verifiable = draft.likeliest_chain() if shape == "chain" else draft
         with watch.phase("draft"):
-            return self.budget.choose(draft, watch.spent_ms("draft") - before)
+            return self.budget.choose(verifiable, watch.spent_ms("draft") - before)
 
     def _verify(self, tree: TokenTree) -> None:
         """One pass: verify `tree`, walk down it, commit the accepted path."""

@@ -1,60 +1,68 @@
-"""Tally: what a generation counts as it goes, and the statistics made of it."""
+"""Tally: what is counted of a request as it goes, and the statistics made of it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from api.schemas import JobStats
+from worker.engine.collapse import AcceptanceWindow
+from worker.engine.completion import Completion
+from worker.engine.repetition import longest_repeat, repeated_share
 from worker.engine.stopwatch import Stopwatch
 from worker.engine.tree import TokenTree
-
-REPEATED_NGRAM = 6
 
 
 @dataclass
 class Tally:
-    """Counts of one generation. `accepted` and `drafted` leave the root out: it is no guess."""
+    """Counts of one request, over its completions. `accepted` and `drafted` leave the root out: it is no guess."""
 
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    completions: list[Completion] = field(default_factory=list)
     ttft_ms: float | None = None
     passes: int = 0
     drafted: int = 0
     accepted: int = 0
+    collapsed_at: int | None = None
     budgets: dict[int, int] = field(default_factory=dict)
+    window: AcceptanceWindow = field(default_factory=AcceptanceWindow)
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(len(completion.tokens) for completion in self.completions)
 
     def count_pass(self, tree: TokenTree, accepted: int) -> None:
+        """Count a pass, before its tokens join the completion."""
         self.passes += 1
         self.drafted += len(tree) - 1
         self.accepted += accepted
         self.budgets[len(tree)] = self.budgets.get(len(tree), 0) + 1
+        self.window.count(len(tree) - 1, accepted)
+        if self.collapsed_at is None and self.window.collapsed:
+            self.collapsed_at = self.completion_tokens
 
     def first_token(self) -> None:
         if self.ttft_ms is None:
             self.ttft_ms = self.stopwatch.elapsed_ms()
 
-    def stats(self, completion: Sequence[int], **facts: Any) -> JobStats:
-        """The statistics of a finished generation; `facts` are JobStats fields that the engine knows."""
+    def stats(self, **facts: Any) -> JobStats:
+        """The statistics of a finished request; `facts` are JobStats fields that the engine knows."""
         wall_ms = self.stopwatch.elapsed_ms()
         decode_ms = wall_ms - (self.ttft_ms or 0.0)
-        decodes = len(completion) > 1 and self.ttft_ms is not None and decode_ms > 0
+        tokens = self.completion_tokens
+        decodes = tokens > 1 and self.ttft_ms is not None and decode_ms > 0
         return JobStats(
             wall_ms=wall_ms,
             ttft_ms=self.ttft_ms,
-            decode_tps=(len(completion) - 1) / decode_ms * 1000 if decodes else None,
-            e2e_tps=len(completion) / wall_ms * 1000 if completion else None,
+            decode_tps=(tokens - 1) / decode_ms * 1000 if decodes else None,
+            e2e_tps=tokens / wall_ms * 1000 if tokens else None,
             passes=self.passes,
             drafted_tokens=self.drafted,
             accepted_tokens=self.accepted,
             acceptance=self.accepted / self.drafted if self.drafted else None,
-            tokens_per_pass=len(completion) / self.passes if self.passes else None,
+            tokens_per_pass=tokens / self.passes if self.passes else None,
             budgets=self.budgets,
             phases=self.stopwatch.phases(wall_ms),
-            repetition=repeated_share(completion),
+            acceptance_collapsed_at=self.collapsed_at,
+            repetition=max((repeated_share(one.tokens) for one in self.completions), default=0.0),
+            longest_repeat=max((longest_repeat(one.tokens) for one in self.completions), default=0),
             **facts,
         )
-
-
-def repeated_share(tokens: Sequence[int], size: int = REPEATED_NGRAM) -> float:
-    """Share of n-grams that occurred before: 0 for text without repetition, near 1 for a loop."""
-    grams = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
-    return 1 - len(set(grams)) / len(grams) if grams else 0.0

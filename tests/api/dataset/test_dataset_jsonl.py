@@ -205,7 +205,10 @@ def call(arguments: Any) -> dict[str, Any]:
         (PROMPT | {"temprature": 1}, "temprature: unknown field; did you mean temperature?"),
         (PROMPT | {"label": 1}, "label: unknown field"),
         (PROMPT | {"best_of": 2}, "best_of: is not supported"),
-        (PROMPT | {"n": 2}, "n: 2 is not supported, only 1 is"),
+        (PROMPT | {"n": 0}, "n: 0 is not at least 1"),
+        (PROMPT | {"n": 129}, "n: 129 is not at most 128"),
+        (PROMPT | {"max_seconds": 0}, "max_seconds: 0 is not above 0"),
+        (PROMPT | {"max_repetition": 1.5}, "max_repetition: 1.5 is not at most 1"),
         (PROMPT | {"stream": True}, "stream: true is not supported, only false is"),
         (
             PROMPT | {"response_format": {"type": "json_object"}},

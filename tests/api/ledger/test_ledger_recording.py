@@ -8,6 +8,7 @@ from ledger_samples import finished, handed_back, measured, refused, started
 from api.ledger.ledger import Ledger
 from api.schemas import (
     Batch,
+    Choice,
     GenerationResult,
     JobStats,
     Phases,
@@ -62,7 +63,11 @@ def test_a_request_runs_and_completes(ledger: Ledger, enter: Enter) -> None:
     [
         (finished("r", finish_reason="stop"), RequestState.COMPLETED),
         (finished("r", finish_reason="length"), RequestState.COMPLETED),
+        (finished("r", finish_reason="time_limit"), RequestState.COMPLETED),
+        (finished("r", finish_reason="repetition"), RequestState.COMPLETED),
         (finished("r", finish_reason="cancelled"), RequestState.CANCELLED),
+        (finished("r", further_choices=[Choice(finish_reason="cancelled")]), RequestState.CANCELLED),
+        (finished("r", further_choices=[Choice(finish_reason="time_limit")]), RequestState.COMPLETED),
         (refused("r"), RequestState.FAILED),
     ],
 )
@@ -92,6 +97,17 @@ def test_every_field_of_a_result_comes_back(ledger: Ledger, enter: Enter) -> Non
             "stop": ResolvedValue(value=["x"], source="request"),
         },
         notes=["one", "two"],
+        further_choices=[
+            Choice(
+                text="b\x00\U0001f34f",
+                reasoning="or so",
+                finish_reason="time_limit",
+                matched_stop=9,
+                token_ids=[1, 2],
+                logprobs=[TokenLogprob(token_id=1, token="b", logprob=-0.5, top=[])],
+            ),
+            Choice(text="", finish_reason="repetition", matched_stop="9"),
+        ],
     )
     stats = JobStats(
         wall_ms=1000.5,
@@ -113,7 +129,9 @@ def test_every_field_of_a_result_comes_back(ledger: Ledger, enter: Enter) -> Non
         acceptance_rule="ratio:theta=0.3",
         kernels="metal",
         chip="Apple M4",
+        acceptance_collapsed_at=70,
         repetition=0.75,
+        longest_repeat=12,
     )
     ledger.record(
         [

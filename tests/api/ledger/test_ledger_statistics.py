@@ -17,7 +17,8 @@ def test_a_batch_without_results_has_nothing_to_tell(ledger: Ledger, enter: Ente
     assert stats.completion_tokens == stats.passes == stats.peak_memory_bytes == 0
     ratios = (stats.acceptance, stats.tokens_per_pass, stats.decode_tps, stats.e2e_tps, stats.wall_seconds)
     assert {*ratios, stats.ttft_mean_ms, stats.ttft_p50_ms, stats.ttft_p95_ms} == {None}
-    assert stats.failures == {}
+    assert stats.failures == stats.finish_reasons == {}
+    assert stats.longest_repeat == stats.acceptance_collapses == 0
     assert stats.workers == []
 
 
@@ -25,9 +26,14 @@ def test_sums_and_ratios_by_hand(ledger: Ledger, enter: Enter) -> None:
     batch = enter(5)
     ids = [f"{batch.id}-{index}" for index in range(5)]
     drafted = {"passes": 10, "drafted_tokens": 40, "accepted_tokens": 11, "forced_tokens": 1}
-    first = measured(100, 21, wall=3000.0, ttft=1000.0, **drafted, peak_memory_bytes=5, repetition=0.25)
+    first = measured(
+        100, 21, wall=3000.0, ttft=1000.0, **drafted, peak_memory_bytes=5, repetition=0.25, longest_repeat=8
+    )
     first["usage"] = Usage(prompt_tokens=100, completion_tokens=21, cached_prompt_tokens=64)
-    second = measured(50, 41, wall=5000.0, ttft=1000.0, passes=10, drafted_tokens=60, accepted_tokens=31)
+    second = measured(
+        50, 41, wall=5000.0, ttft=1000.0, passes=10, drafted_tokens=60, accepted_tokens=31, longest_repeat=3
+    )
+    second["stats"] = second["stats"].model_copy(update={"acceptance_collapsed_at": 0})
     # One token: a first, and none after it. It must not count into the decoding rate but for its tiny time.
     third = measured(10, 1, wall=200.0, ttft=200.0, passes=0, peak_memory_bytes=9)
     ledger.record(
@@ -35,7 +41,7 @@ def test_sums_and_ratios_by_hand(ledger: Ledger, enter: Enter) -> None:
             started(ids[0], worker="mac-1", at=1000.0),
             finished(ids[0], worker="mac-1", at=1003.0, **first),
             started(ids[1], worker="mac-2", at=1001.0),
-            finished(ids[1], worker="mac-2", at=1006.0, **second),
+            finished(ids[1], worker="mac-2", at=1006.0, finish_reason="length", **second),
             started(ids[2], worker="mac-1", at=1003.0),
             finished(ids[2], worker="mac-1", at=1003.2, **third),
             refused(ids[3], worker="mac-2", at=1004.0),
@@ -54,7 +60,9 @@ def test_sums_and_ratios_by_hand(ledger: Ledger, enter: Enter) -> None:
     assert stats.phases_ms == {
         "prefill": 2200.0, "draft": 0.0, "verify": 6000.0, "sample": 0.0, "commit": 0.0, "other": 0.0
     }  # fmt: skip
-    assert (stats.peak_memory_bytes, stats.repetition) == (9, 0.25)
+    assert (stats.peak_memory_bytes, stats.repetition, stats.longest_repeat) == (9, 0.25, 8)
+    assert stats.acceptance_collapses == 1
+    assert stats.finish_reasons == {"stop": 2, "length": 1}
     assert stats.failures == {"context_length_exceeded": 1}
     assert stats.workers == [
         WorkerShare("mac-1", 2, 22, pytest.approx(20 / 2)),

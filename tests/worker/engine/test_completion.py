@@ -158,12 +158,32 @@ def test_half_a_character_waits_for_its_other_half() -> None:
     assert_ended(run, "a🏳️‍🌈b", vocabulary.tokens, "stop")
 
 
+@pytest.mark.parametrize("size", ROUND_SIZES)
+def test_two_halves_of_a_character_that_come_in_two_rounds(size: int) -> None:
+    vocabulary = Pieces(b"\xf0\x9f", b"\x8f\xb3", "!")
+    run = Run(vocabulary, [*vocabulary.tokens, END], round_size=size)
+    assert_ended(run, "🏳!", [0, 1, 2], "stop")
+    if size == 1:
+        assert run.reported == ["", "🏳", "!", ""]
+
+
+@pytest.mark.parametrize("bytes_per_token", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", ROUND_SIZES)
+def test_clusters_of_characters_come_whole_however_their_bytes_are_cut(size: int, bytes_per_token: int) -> None:
+    text = "e\u0301🏳️‍🌈n\u0303👩‍👩‍👧z"
+    data = text.encode()
+    vocabulary = Pieces(*[data[i : i + bytes_per_token] for i in range(0, len(data), bytes_per_token)])
+    run = Run(vocabulary, [*vocabulary.tokens, END], round_size=size)
+    assert_ended(run, text, vocabulary.tokens, "stop")
+    assert not any("\ufffd" in piece for piece in run.reported)
+
+
 @pytest.mark.parametrize("ending", ["end", "cap", "cancel"])
 def test_a_dangling_half_is_flushed_once_at_the_end(ending: str) -> None:
     vocabulary = Pieces("a", EMOJI[:2])
     run = Run(vocabulary, [0, 1, END] if ending == "end" else [0, 1], max_tokens=2 if ending == "cap" else 9)
     if ending == "cancel":
-        run.completion.cancel()
+        run.completion.interrupt("cancelled")
         run.reported.append(run.completion.new_text())
     reason = {"end": "stop", "cap": "length", "cancel": "cancelled"}[ending]
     assert_ended(run, vocabulary.decode([0, 1]), [0, 1], reason)
@@ -188,7 +208,7 @@ def test_a_stop_of_several_bytes_per_character() -> None:
 
 def test_cancel_ends_the_text_where_it_is() -> None:
     run = Run(Pieces("x", "a"), [0, 1], ["ab"])
-    run.completion.cancel()
+    run.completion.interrupt("cancelled")
     run.reported.append(run.completion.new_text())
     assert_ended(run, "xa", [0, 1], "cancelled")
 

@@ -1,4 +1,4 @@
-"""Faults of public speculative engines that this one must not have, by row: where a text ends.
+"""Faults of public speculative engines that this one must not have: where a text ends.
 
 The target is a function from token prefix to logits (`ScriptedModel`), the drafter a script. Tokens are characters of
 the toy vocabulary.
@@ -6,6 +6,7 @@ the toy vocabulary.
 
 from typing import Any
 
+import mlx.core as mx
 import pytest
 from engine_maker import EngineFor
 from scripted_drafters import ScriptedDrafter, add_chain, chain_of
@@ -18,7 +19,7 @@ from worker.engine.drafters.protocol import DraftLimits
 from worker.engine.tree import TokenTree
 
 
-# Row 1: an end token accepted in the middle of a block.
+# An end token accepted in the middle of a block.
 @pytest.mark.parametrize("kind", ["end token", "stop token"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_nothing_after_an_accepted_end_token_is_emitted_or_cached(engine_for: EngineFor, kind: str, width: int) -> None:
@@ -44,7 +45,7 @@ def test_an_end_token_that_is_ignored_is_an_ordinary_token(engine_for: EngineFor
     assert answer(engine, max_tokens=4, ignore_eos=True).token_ids == wanted
 
 
-# Row 2: one round that passes both the cap and a stop.
+# One round that passes both the cap and a stop.
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
     ("max_tokens", "kept", "reason"), [(5, 2, "stop"), (3, 2, "stop"), (2, 2, "length"), (1, 1, "length")]
@@ -64,7 +65,7 @@ def test_stops_are_looked_at_before_the_cap(
     assert result.finish_reason == reason
 
 
-# Row 3: the cap counted by whole rounds.
+# The cap counted by whole rounds.
 @pytest.mark.parametrize("max_tokens", [1, 2, 3, 5, 7, 16])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_exactly_max_tokens_come_back_and_no_draft_is_planned_past_them(
@@ -81,7 +82,7 @@ def test_exactly_max_tokens_come_back_and_no_draft_is_planned_past_them(
         assert emitted + limits.depth + 1 <= max_tokens
 
 
-# Row 4: stop strings and the size of a round.
+# Stop strings and the size of a round.
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
     ("wanted", "kept"),
@@ -118,7 +119,7 @@ def test_a_stop_string_cuts_at_its_earliest_match_whatever_the_round(
     assert held(engine) in (expected, expected[:-1])
 
 
-# Row 12: however a text ends, the cache ends at the last committed token.
+# However a text ends, the cache ends at the last committed token.
 @pytest.mark.parametrize("exit_by", ["stop string", "stop token", "end token", "cap", "cancel", "exception"])
 @pytest.mark.parametrize("width", [0, 3])
 def test_the_cache_is_right_after_every_exit(engine_for: EngineFor, width: int, exit_by: str) -> None:
@@ -156,7 +157,54 @@ def test_the_cache_is_right_after_every_exit(engine_for: EngineFor, width: int, 
     assert held(engine) == [*PROMPT_IDS, *wanted[:-1]]
 
 
-# Row 20: the last token of a request that ends with the bonus token.
+class FailingModel(ScriptedModel):
+    """Raises in the pass of that number."""
+
+    failing_pass = 0
+
+    def __call__(self, inputs: mx.array, cache: list[Any]) -> mx.array:
+        if self.passes + 1 == self.failing_pass:
+            self.failing_pass = 0
+            raise RuntimeError("the pass failed")
+        return super().__call__(inputs, cache)
+
+
+# Left between two rounds, of which the first accepted more than the second may draft.
+@pytest.mark.parametrize("left_by", ["cancel", "failing drafter", "failing pass"])
+def test_leaving_between_a_long_and_a_short_round_keeps_what_the_long_one_committed(
+    engine_for: EngineFor, left_by: str
+) -> None:
+    wanted = ids("abcdefgh")
+    model = FailingModel(continuing(PROMPT_IDS, wanted, VOCABULARY))
+    drafted: list[int] = []
+
+    def script(emitted: int, tree: TokenTree, limits: DraftLimits) -> None:
+        drafted.append(min(3, limits.depth))
+        if left_by == "failing drafter" and len(drafted) == 2:
+            raise RuntimeError("the drafter failed")
+        add_chain(tree, wanted[emitted : emitted + 3], limits)
+
+    engine = engine_for(model, drafter=ScriptedDrafter(script))
+    if left_by == "cancel":
+        # The first round gives four tokens of the six that are asked for.
+        result, _ = engine.generate(request(max_tokens=6), should_stop=lambda: bool(drafted))
+        assert result.finish_reason == "cancelled"
+        assert_agrees(result, wanted[:4])
+        assert held(engine) == [*PROMPT_IDS, *wanted[:3]]
+    else:
+        # The prompt, the long round, and the short one that fails.
+        model.failing_pass = 3 if left_by == "failing pass" else 0
+        with pytest.raises(RuntimeError):
+            engine.generate(request(max_tokens=6))
+        # One drafted token is all that may follow, and nothing half committed stays.
+        assert drafted == [3, 1]
+        assert held(engine) == []
+    result = answer(engine, max_tokens=6)
+    assert_agrees(result, wanted[:6])
+    assert held(engine) == [*PROMPT_IDS, *wanted[:5]]
+
+
+# The last token of a request that ends with the bonus token.
 @pytest.mark.parametrize("width", WIDTHS)
 def test_usage_is_the_number_of_emitted_ids_when_the_bonus_token_hits_the_cap(
     engine_for: EngineFor, width: int

@@ -1,4 +1,4 @@
-"""Faults of public speculative engines that this one must not have, by row: what a round leaves behind.
+"""Faults of public speculative engines that this one must not have: what a round leaves behind.
 
 The target is a function from token prefix to logits (`ScriptedModel`), the drafter a script. Tokens are characters of
 the toy vocabulary.
@@ -23,7 +23,7 @@ from worker.engine.drafters.suffix import SuffixDrafter
 from worker.engine.tree import TokenTree
 
 
-# Rows 5 and 6: processors see every row, with its own history.
+# Processors see every row, with its own history.
 def plain_loop(logits_of: LogitsOf, count: int, *, frequency: float = 0.0) -> list[int]:
     """Greedy decoding with penalties, one token at a time, written out."""
     tokens = list(PROMPT_IDS)
@@ -109,7 +109,7 @@ def test_the_penalty_state_is_that_of_plain_decoding_after_acceptance_and_reject
     assert result.token_ids == plain_loop(logits_of, 14, frequency=1.0)
 
 
-# Row 8: recurrent state.
+# Recurrent state.
 @pytest.mark.parametrize("family", ["qwen3_next", "gemma3_text"])
 def test_a_hybrid_model_loses_no_token_and_keeps_no_stale_state(engine_for: EngineFor, family: str) -> None:
     model = tiny_model(family)
@@ -120,7 +120,7 @@ def test_a_hybrid_model_loses_no_token_and_keeps_no_stale_state(engine_for: Engi
         assert result.token_ids == plain_tokens(model, ids(prompt), 30)
 
 
-# Row 9: off-by-one roll-back, in three rounds that accept 0, 2 and 4 of four drafts.
+# Off-by-one roll-back, in three rounds that accept 0, 2 and 4 of four drafts.
 def test_target_and_drafter_keep_exactly_the_accepted_rows(engine_for: EngineFor) -> None:
     wanted = ids("abcdefghijklmnopqrst")
     right = iter([0, 2, 4])
@@ -142,8 +142,7 @@ def test_target_and_drafter_keep_exactly_the_accepted_rows(engine_for: EngineFor
     assert held(engine) == [*PROMPT_IDS, *wanted[:11]]
 
 
-# Row 14 has its byte tokens in test_completion.py and its real tokenizer in test_smollm2_text.py; here a round that
-# ends within a character.
+# A round that ends within a character. Byte tokens are in test_completion.py, a real tokenizer in test_smollm2_text.py.
 @pytest.mark.parametrize("width", WIDTHS)
 def test_pieces_never_end_within_a_cluster_of_characters_that_a_token_holds(engine_for: EngineFor, width: int) -> None:
     tokenizer = toy_tokenizer(extra=["e\u0301", "🏳", "\ufe0f", "\u200d🌈"])
@@ -160,7 +159,7 @@ def test_pieces_never_end_within_a_cluster_of_characters_that_a_token_holds(engi
     assert result.text == "".join(pieces) == tokenizer.decode(encoded) == "e\u0301🏳\ufe0f\u200d🌈z"
 
 
-# Row 17: the thinking budget counts emitted tokens.
+# The thinking budget counts emitted tokens.
 @pytest.mark.parametrize("width", [0, 1, 4, 8])
 @pytest.mark.parametrize("budget", [0, 1, 7, 16])
 @pytest.mark.parametrize("opened_by", ["prompt", "model"])
@@ -199,7 +198,7 @@ def test_the_forced_end_of_thinking_comes_after_exactly_the_budget(
     assert result.usage.reasoning_tokens == len(thought) + 1
 
 
-# Row 25: rounds without a draft.
+# Rounds without a draft.
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_round_without_a_draft_is_a_plain_step_and_the_next_starts_clean(
     engine_for: EngineFor, temperature: float
@@ -218,7 +217,7 @@ def test_a_round_without_a_draft_is_a_plain_step_and_the_next_starts_clean(
     assert held(engine) == [*PROMPT_IDS, *wanted[:23]]
 
 
-# Row 28: slower than plain, and roll-backs that copy (the latter in test_verifier.py).
+# Slower than plain, and roll-backs that copy (the latter in test_verifier.py).
 def test_the_budget_falls_to_one_node_when_a_poor_drafter_does_not_pay(engine_for: EngineFor) -> None:
     wanted = ids("abcdefghijklmnopqrstuvwxyz" * 4)
     wrong = ScriptedDrafter(lambda _, tree, limits: add_chain(tree, ids("####"), limits) and None)
