@@ -131,9 +131,16 @@ def _gates(g: mx.array, shared: int) -> mx.array:
     return logs.reshape(-1, shared, *logs.shape[1:])
 
 
+def has_sequence_kernel() -> bool:
+    """Whether mlx-lm walks a sequence, as a chain is one, in a single launch. Elsewhere it takes several per token."""
+    return mx.metal.is_available() and mx.default_device() == mx.gpu
+
+
 def _outputs(arguments: Mapping[str, Any], current: TreePass) -> mx.array:
     """The tree form of one call of mlx-lm's gated_delta_update."""
     assert arguments["mask"] is None
+    if current.is_chain and has_sequence_kernel():
+        return gated_delta_update(**arguments)[0]  # type: ignore[no-any-return]
     beta = mx.sigmoid(arguments["b"])
     if arguments["allow_neg_eigval"]:
         beta = beta * 2.0
