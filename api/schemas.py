@@ -308,8 +308,8 @@ class JobStats(Contract):
     decode_tps: completion tokens after the first / (wall - ttft), per second. e2e_tps: completion tokens / wall.
     ttft_ms, wall_ms: milliseconds on the worker's monotonic clock. acceptance: accepted / drafted tokens, None when
     nothing was drafted. tokens_per_pass: completion tokens / passes. budgets: nodes in the tree -> number of passes.
-    acceptance_collapsed_at: completion tokens that were there when, for the first time, of the drafted tokens of the
-    latest passes, just as many passes as it takes for 64 of them, less than 10 % were accepted; None = never.
+    acceptance_collapsed_at: completion tokens before the first pass with which less than 10 % of the drafted tokens of
+    the latest passes, just as many as hold 64 drafted tokens, were accepted; None = never.
     forced_tokens: tokens that a relaxed acceptance rule took against the draw. peak_memory_bytes: MLX's, of this job.
     """
 

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from api.schemas import Batch
 
 
+# Finish reasons of texts that a limit of their request has ended.
+_LIMITS = ("time_limit", "repetition")
+
+
 def show_summary(batch: Batch, stats: BatchStats, output: Path | None, stream: TextIO | None = None) -> None:
     """Requests by state, tokens, rates, acceptance and phases: lines for people, one JSON line for programs.
 
@@ -50,16 +54,22 @@ def summary_lines(batch: Batch, stats: BatchStats, output: Path | None) -> list[
         (
             "speculation",
             f"acceptance {_percent(stats.acceptance)} ({stats.accepted_tokens} of {stats.drafted_tokens} drafted), "
-            f"{_number(stats.tokens_per_pass, 2)} tokens per pass",
+            f"{_number(stats.tokens_per_pass, 2)} tokens per pass{_collapses(stats.acceptance_collapses)}",
         ),
         ("phases", _phases(stats.phases_ms)),
         ("wall", duration(stats.wall_seconds) if stats.wall_seconds is not None else "-"),
     ]
-    if stats.failures:
-        lines.append(("failures", ", ".join(f"{count} {code}" for code, count in stats.failures.items())))
+    cut_short = {reason: count for reason, count in stats.finish_reasons.items() if reason in _LIMITS}
+    for name, counts in (("cut short", cut_short), ("failures", stats.failures)):
+        if counts:
+            lines.append((name, ", ".join(f"{count} {what}" for what, count in counts.items())))
     if output is not None:
         lines.append(("output", str(output)))
     return lines
+
+
+def _collapses(requests: int) -> str:
+    return f", acceptance collapsed in {requests} request{'s' * (requests > 1)}" if requests else ""
 
 
 def _number(value: float | None, digits: int = 1) -> str:

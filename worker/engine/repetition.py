@@ -55,15 +55,15 @@ def longest_repeat(tokens: Sequence[int]) -> int:
     """
     powers = [_named(np.asarray(tokens, dtype=np.int64))]
     while _repeats(powers[-1]):
-        powers.append(_joined(powers[-1], powers[-1], offset=2 ** (len(powers) - 1)))
+        powers.append(_joined(powers[-1], powers[-1], offset=1 << (len(powers) - 1)))
     powers.pop()
     if not powers:
         return 0
-    length, names = 2 ** (len(powers) - 1), powers.pop()
+    length, names = 1 << (len(powers) - 1), powers.pop()
     while powers:
         longer = _joined(names, powers[-1], offset=length)
         if _repeats(longer):
-            length, names = length + 2 ** (len(powers) - 1), longer
+            length, names = length + (1 << (len(powers) - 1)), longer
         powers.pop()
     return length
 

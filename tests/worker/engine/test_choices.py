@@ -15,6 +15,7 @@ from toy_tokenizer import token_id, toy_tokenizer
 
 from api.schemas import GenerationResult
 from worker.engine.sampling import Sampling
+from worker.engine.session import PrefixTree, Session
 
 SEED = 7
 LENGTH = 20
@@ -66,6 +67,26 @@ def test_a_model_whose_cache_cannot_go_back_gives_the_same_choices(engine_for: E
     model = tiny_model("qwen3_next")
     result, _ = engine_for(model, mode="plain").generate(request(**sampled(n=3)))
     assert tokens_of(result) == plain_choices(model, PROMPT_IDS, 3)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_next", "gemma3_text"])
+def test_the_prompt_is_prefilled_once_also_where_a_cache_cannot_go_back(
+    engine_for: EngineFor, monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
+    prompt, model = "x" * 60, tiny_model(family)
+    engine = engine_for(model, mode="plain")
+    engine._session = Session(engine.verifier, PrefixTree(2**26))
+    lengths: list[int] = []
+    prefill = engine.verifier.prefill
+
+    def counting(tokens: Sequence[int], cache: Any) -> None:
+        lengths.append(len(tokens))
+        prefill(tokens, cache)
+
+    monkeypatch.setattr(engine.verifier, "prefill", counting)
+    result, _ = engine.generate(request(**sampled(n=3, prompt=prompt)))
+    assert lengths == [59]
+    assert tokens_of(result) == plain_choices(model, ids(prompt), 3)
 
 
 @pytest.mark.parametrize("width", [0, 3])
