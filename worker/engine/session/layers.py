@@ -6,7 +6,6 @@ from typing import Any
 from mlx_lm.models import cache as stock
 
 from worker.engine.session.rows import ROW_CLASSES, Rows, fill
-from worker.engine.session.states import copied
 
 
 def row_layers(layers: Iterable[Any]) -> list[Any]:
@@ -20,10 +19,10 @@ def state_layers(layers: Iterable[Any]) -> list[Any]:
 def restored(
     fresh: Iterable[Any], rows: Iterator[Sequence[Rows]], states: Iterator[Any], length: int, room: int
 ) -> list[Any]:
-    """Layers that hold `length` tokens, made of `fresh` ones.
+    """Layers that hold `length` tokens, lazily, made of `fresh` ones.
 
-    rows: the spans of each row layer. states: the state of each other layer; a copy of it takes the layer's place.
-    room: tokens that rows are allocated for.
+    rows: the spans of each row layer. states: what takes the place of each other layer. room: tokens that rows are
+    allocated for.
     """
     layers = []
     for layer in fresh:
@@ -32,7 +31,7 @@ def restored(
         elif isinstance(layer, ROW_CLASSES):
             fill(layer, next(rows), length, room)
         else:
-            layer = copied(next(states))
+            layer = next(states)
         layers.append(layer)
     return layers
 

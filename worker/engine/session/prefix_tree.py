@@ -16,9 +16,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
+import mlx.core as mx
+
 from worker.engine.session.layers import restored, row_layers, state_layers
 from worker.engine.session.rows import Rows, buffers, bytes_of, cut
-from worker.engine.session.states import state_bytes, state_of
+from worker.engine.session.states import copied, state_bytes, states_of
 from worker.engine.shared_prefix import shared_prefix
 
 
@@ -61,18 +63,23 @@ class PrefixTree:
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget everything."""
         self.nbytes = 0
         self._root = Node(None, 0, (), [])
         # Least recently used first, and every node before its parent, so that a leaf comes first.
         self._order: OrderedDict[Node, None] = OrderedDict()
 
+    def clear(self) -> None:
+        """Forget everything."""
+        for node in (self._root, *self._order):
+            node.children.clear()  # parents and children refer to each other: this frees the memory now
+        self._order.clear()
+        self.nbytes = 0
+
     def known(self, tokens: Sequence[int]) -> int:
-        """How many of `tokens`, from the start on, an earlier prompt had too."""
-        return self._match(tokens)[1]
+        """How many of `tokens`, from the start on, an earlier prompt had too; asking is using it."""
+        path, length = self._match(tokens)
+        self._touch([node for node in path if node.end <= length])
+        return length
 
     def usable(self, tokens: Sequence[int]) -> int:
         """The longest prefix of `tokens` that a cache can be restored at."""
@@ -90,10 +97,15 @@ class PrefixTree:
         assert path[-1].restorable(length)
         self._touch(path)
         rows = zip(*(node.rows_up_to(length) for node in path[1:]), strict=True)
-        return restored(fresh, rows, iter(path[-1].states or ()), length, room)
+        layers = restored(fresh, rows, iter(copied(path[-1].states or ())), length, room)
+        mx.eval([buffers(layer) for layer in row_layers(layers)])
+        return layers
 
     def insert(self, tokens: Sequence[int], layers: Sequence[Any]) -> None:
-        """Keep what `layers` hold, which is exactly `tokens`; nothing at all when it does not fit the budget."""
+        """Keep what `layers` hold, which is exactly `tokens`.
+
+        Nothing is kept when it does not fit the budget, or when a layer's rows are not one per token.
+        """
         try:
             self._insert(tokens, layers)
         except BaseException:
@@ -106,9 +118,11 @@ class PrefixTree:
         self._touch(path)
         if length == len(tokens) and path[-1].restorable(length):
             return
+        if any(layer.offset not in (0, len(tokens)) for layer in row_layers(layers)):
+            return
         rows = [buffers(layer) for layer in row_layers(layers)]
         states = state_layers(layers)
-        bytes_of_states = sum(map(state_bytes, states))
+        bytes_of_states = state_bytes(states)
         needed = sum(bytes_of(own, len(tokens) - length) for own in rows) + bytes_of_states
         if sum(node.bytes_up_to(length) for node in path) + needed > self.budget:
             return
@@ -117,10 +131,11 @@ class PrefixTree:
         while self.nbytes + needed > self.budget:
             self._evict()
         if length < len(tokens):
-            path.append(self._append(path[-1], tokens[length:], [cut(own, length, len(tokens)) for own in rows]))
+            new_rows = [cut(own, length, len(tokens)) for own in rows]
+            mx.eval(new_rows)
+            path.append(self._append(path[-1], tokens[length:], new_rows))
             self._touch(path)
-        path[-1].states = [state_of(layer) for layer in states]
-        path[-1].state_bytes = bytes_of_states
+        path[-1].states, path[-1].state_bytes = states_of(states), bytes_of_states
         self.nbytes += needed
 
     def _match(self, tokens: Sequence[int]) -> tuple[list[Node], int]:
@@ -150,10 +165,12 @@ class PrefixTree:
         assert node.parent is not None
         size = position - node.start
         upper = self._append(node.parent, node.tokens[:size], [])
-        # Layer by layer, so that only one of them is in memory twice.
         for number, rows in enumerate(node.rows):
-            upper.rows.append(cut(rows, 0, size))
-            node.rows[number] = cut(rows, size, len(node.tokens))
+            first, second = cut(rows, 0, size), cut(rows, size, len(node.tokens))
+            mx.eval(first, second)
+            upper.rows.append(first)
+            node.rows[number] = second  # layer by layer, so that only one of them is in memory twice
+        # States belong to the end; without any, rows can be restored anywhere, here as well.
         upper.states = None if node.states else node.states
         node.parent, node.start, node.tokens = upper, position, node.tokens[size:]
         upper.children[node.tokens[0]] = node

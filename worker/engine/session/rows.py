@@ -24,18 +24,15 @@ def bytes_of(rows: Rows, count: int) -> int:
 
 
 def cut(rows: Rows, start: int, stop: int) -> Rows:
-    """The rows [start, stop) in buffers of their own: a slice would keep the whole buffer in memory."""
-    pieces = [mx.array(array[..., start:stop, :]) for array in rows]
-    mx.eval(pieces)
-    return pieces
+    """The rows [start, stop), lazily, in buffers of their own: a slice would keep the whole buffer in memory."""
+    return [mx.array(array[..., start:stop, :]) for array in rows]
 
 
 def fill(layer: Any, spans: Sequence[Rows], length: int, room: int) -> None:
-    """Give an empty layer the `length` rows of consecutive `spans`, in buffers with room for `room` rows."""
+    """Give an empty layer the `length` rows of consecutive `spans`, lazily, in buffers with room for `room` rows."""
     joined = [_joined(pieces, length, _capacity(layer, room)) for pieces in zip(*spans, strict=True)]
     if not joined:
         return
-    mx.eval(joined)
     half = len(joined) // 2
     keys, values = joined[:half], joined[half:]
     quantized = isinstance(layer, stock.QuantizedKVCache)

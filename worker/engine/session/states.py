@@ -6,7 +6,7 @@ in memory with the copy. Arrays are evaluated, since a lazy one keeps the graph 
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -17,29 +17,29 @@ _SHARED = (nn.Module, type, mx.Dtype, str, bytes, int, float, complex, type(None
 """What a copy may refer to as well: parts of the model, and values that nobody can change."""
 
 
-def state_bytes(layer: Any) -> int:
-    """Bytes that `state_of(layer)` takes."""
+def state_bytes(layers: Sequence[Any]) -> int:
+    """Bytes that `states_of(layers)` takes."""
     sizes: list[int] = []
-    _mapped(_without_lost_rows(layer), lambda array: sizes.append(array.nbytes))
+    _mapped([_without_lost_rows(layer) for layer in layers], lambda array: sizes.append(array.nbytes))
     return sum(sizes)
 
 
-def state_of(layer: Any) -> Any:
-    """An evaluated copy of `layer`, in arrays of its own."""
-    return copied(_without_lost_rows(layer))
+def states_of(layers: Sequence[Any]) -> list[Any]:
+    """A copy of each layer, in arrays of its own."""
+    return copied([_without_lost_rows(layer) for layer in layers])
 
 
-def copied(value: Any) -> Any:
-    """A copy of `value` in which every array is an evaluated copy."""
+def copied(layers: Sequence[Any]) -> list[Any]:
+    """Copies of `layers` in which every array is an evaluated copy."""
     arrays: list[mx.array] = []
 
     def copy_array(array: mx.array) -> mx.array:
         arrays.append(mx.array(array))
         return arrays[-1]
 
-    twin = _mapped(value, copy_array)
+    twins: list[Any] = _mapped(list(layers), copy_array)
     mx.eval(arrays)
-    return twin
+    return twins
 
 
 def _mapped(value: Any, function: Callable[[mx.array], Any]) -> Any:
