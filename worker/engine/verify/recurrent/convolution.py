@@ -32,10 +32,10 @@ def tree_convolution(convolve: Callable[[mx.array], mx.array], size: int, x: mx.
     assert x.shape[:2] == (1, size - 1 + current.nodes)
     if current.is_chain:
         return convolve(x)
-    return convolve(x[0][current.windows(size)]).swapaxes(0, 1)
+    return convolve(mx.take(x.squeeze(0), current.windows(size), axis=0)).swapaxes(0, 1)
 
 
 def rows_kept(x: mx.array, size: int, path: Sequence[int]) -> mx.array:
     """The [1, size - 1, C] rows that the cache keeps when the nodes of `path` are accepted."""
     rows = [*range(size - 1), *(size - 1 + node for node in path)]
-    return x[:, mx.array(rows[len(path) :])]
+    return mx.take(x, mx.array(rows[len(path) :]), axis=1)

@@ -59,7 +59,7 @@ def gated_delta_tree(
     shared = heads // k.shape[2]
     if state is None:
         state = mx.zeros((1, heads, width, k.shape[3]))
-    memory = state[0].astype(mx.float32).reshape(-1, shared, width, k.shape[3]).swapaxes(-1, -2)
+    memory = state.astype(mx.float32).reshape(-1, shared, width, k.shape[3]).swapaxes(-1, -2)
     find = _reach if g.ndim == 3 else _reach_by_channel
     reach = find(_grouped(q, 1), _grouped(k, 1), _gates(g, shared), memory, current)
     values = _grouped(v, shared)
@@ -104,11 +104,11 @@ def _reach_by_channel(q: mx.array, k: mx.array, gates: mx.array, memory: mx.arra
     Products are taken for the E pairs of one path only: E is about N times the usual depth, far below N * N.
     """
     pairs = descents(current).pairs
-    decayed = mx.exp(pairs.sums @ gates) * k[..., pairs.upper, :]
+    decayed = mx.exp(pairs.sums @ gates) * mx.take(k, pairs.upper, axis=-2)
     prefix = mx.exp(descents(current).paths @ gates)
     return _Reach(
-        keys=_matrix((k[..., pairs.lower, :] * decayed).sum(-1), pairs.index),
-        queries=_matrix((q[..., pairs.lower, :] * decayed).sum(-1), pairs.index),
+        keys=_matrix((mx.take(k, pairs.lower, axis=-2) * decayed).sum(-1), pairs.index),
+        queries=_matrix((mx.take(q, pairs.lower, axis=-2) * decayed).sum(-1), pairs.index),
         prefix_keys=(prefix * k) @ memory,
         prefix_queries=(prefix * q) @ memory,
     )
@@ -117,17 +117,17 @@ def _reach_by_channel(q: mx.array, k: mx.array, gates: mx.array, memory: mx.arra
 def _matrix(products: mx.array, index: mx.array) -> mx.array:
     """[..., E] products of pairs as [..., N, N], zero elsewhere."""
     padded = mx.pad(products, [(0, 0)] * (products.ndim - 1) + [(0, 1)])
-    return padded[..., index]
+    return mx.take(padded, index, axis=-1)
 
 
 def _grouped(rows: mx.array, shared: int) -> mx.array:
     """[1, N, H, D] of any type as [H / shared, shared, N, D] in float32."""
-    return rows[0].astype(mx.float32).swapaxes(0, 1).reshape(-1, shared, rows.shape[1], rows.shape[3])
+    return rows.squeeze(0).astype(mx.float32).swapaxes(0, 1).reshape(-1, shared, rows.shape[1], rows.shape[3])
 
 
 def _gates(g: mx.array, shared: int) -> mx.array:
     """Logarithms of [1, N, Hv] or [1, N, Hv, Dk] gates with the heads in front, grouped."""
-    logs = log_gates(g[0]).swapaxes(0, 1)
+    logs = log_gates(g.squeeze(0)).swapaxes(0, 1)
     return logs.reshape(-1, shared, *logs.shape[1:])
 
 

@@ -43,11 +43,11 @@ def mamba2_tree(
     nodes, heads, width = x.shape[1:]
     groups = B.shape[2]
     between, prefix = decays(_by_group(log_decay[..., None], groups).squeeze(-1), current)
-    keys, queries = (rows[0].astype(mx.float32).swapaxes(0, 1)[:, None] for rows in (B, C))
+    keys, queries = (rows.squeeze(0).astype(mx.float32).swapaxes(0, 1)[:, None] for rows in (B, C))
     inputs = _by_group(dt[..., None] * x, groups)
     y = ((queries @ keys.swapaxes(-1, -2)) * between) @ inputs
     if state is not None:
-        memory = state[0].astype(mx.float32).reshape(groups, -1, width, B.shape[3]).swapaxes(-1, -2)
+        memory = state.astype(mx.float32).reshape(groups, -1, width, B.shape[3]).swapaxes(-1, -2)
         y = y + prefix * (queries @ memory)
     y = y.reshape(heads, nodes, width).swapaxes(0, 1)[None]
     return y.astype(x.dtype) + x * D.reshape(1, 1, heads, 1)
@@ -55,7 +55,7 @@ def mamba2_tree(
 
 def _by_group(rows: mx.array, groups: int) -> mx.array:
     """[1, N, H, D] as [groups, H / groups, N, D] in float32."""
-    by_head = rows[0].astype(mx.float32).swapaxes(0, 1)
+    by_head = rows.squeeze(0).astype(mx.float32).swapaxes(0, 1)
     return by_head.reshape(groups, -1, *by_head.shape[1:])
 
 

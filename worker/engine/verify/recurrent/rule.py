@@ -35,7 +35,7 @@ class Rule:
 
     def state_after(self, arguments: Arguments, path: mx.array) -> mx.array:
         """The state after the nodes of `path`, by mlx-lm's own update of the state before the tree."""
-        accepted = {name: arguments[name][:, path] for name in self.rows}
+        accepted = {name: mx.take(arguments[name], path, axis=1) for name in self.rows}
         return self.update(**{**arguments, **accepted})[1]
 
     @cached_property

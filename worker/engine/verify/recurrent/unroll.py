@@ -38,7 +38,7 @@ def _run(call: Call, rows: mx.array, cache: ArraysCache) -> Any:
     def replaced(value: Any) -> Any:
         if value is call.cache:
             return cache
-        return value[0][rows] if _has_rows(value, 1, call.current.nodes) else value
+        return mx.take(value.squeeze(0), rows, axis=0) if _has_rows(value, 1, call.current.nodes) else value
 
     args = [_mapped(value, replaced) for value in call.args]
     options = {name: _mapped(value, replaced) for name, value in call.options.items()}
@@ -58,7 +58,7 @@ def _of_nodes(value: Any, paths: Paths) -> Any:
     """The rows [1, N, ...] of the nodes, of rows [P, L, ...] of paths."""
     if not _has_rows(value, *paths.rows.shape):
         return value
-    return value.flatten(0, 1)[paths.slots][None]
+    return mx.take(value.flatten(0, 1), paths.slots, axis=0)[None]
 
 
 def _has_rows(value: Any, sequences: int, length: int) -> bool:
