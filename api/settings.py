@@ -52,6 +52,12 @@ class Settings(BaseSettings):
     memory_limit_gb: float | None = Field(
         None, gt=0, description="GB (2^30 bytes) that a model may take; unset: what the device gives it"
     )
+    prefix_cache_mb: int | None = Field(
+        None,
+        ge=0,
+        description="MB (2^20 bytes) for snapshots of prompts, so that a shared prefix is prefilled once; "
+        "unset: a quarter of what the weights leave",
+    )
     lease_seconds: float = Field(45, ge=2, description="silence after which a worker's request goes to another worker")
     heartbeat_seconds: float = Field(5, gt=0, description="time between a worker's signs of life")
     max_attempts: int = Field(2, ge=1, description="workers that a request may lose before it is set aside")

@@ -75,6 +75,7 @@ def load_engine(workspace: Workspace) -> GenerationEngine:
         prefill_chunk=settings.prefill_chunk,
         default_max_tokens=settings.default_max_tokens,
         memory_limit_gb=settings.memory_limit_gb,
+        prefix_cache_bytes=None if settings.prefix_cache_mb is None else settings.prefix_cache_mb * 2**20,
     )
     return Engine.load(ModelSpec.parse(settings.model), options, lambda message: typer.echo(message, err=True))
 

@@ -22,13 +22,14 @@ from worker.engine.interruption import Interruption
 from worker.engine.loading import Target, load_target
 from worker.engine.logprobs import LogprobRecord
 from worker.engine.machine import chip, keep_weights_resident
+from worker.engine.memory import prefix_cache_bytes
 from worker.engine.models import ModelSpec
 from worker.engine.notes import notes_of
 from worker.engine.profile import KERNELS, Profile, profile_of
 from worker.engine.prompt import PromptError, prompt_tokens
 from worker.engine.recipe import resolve, sampling_of, with_profile
 from worker.engine.sampling import Sampling
-from worker.engine.session import Session
+from worker.engine.session import PrefixTree, Session
 from worker.engine.tally import Tally
 from worker.engine.verify.verifier import Verifier
 
@@ -38,7 +39,8 @@ class EngineOptions:
     """data_dir: converted models and measured profiles. max_tree_nodes 1 turns speculation off.
 
     default_max_tokens: cap of requests that name none. fixed_nodes: verify this many nodes whatever they cost.
-    memory_limit_gb: GB (2^30 bytes) that the model may take; None = what the device gives it.
+    memory_limit_gb: GB (2^30 bytes) that the model may take; None = what the device gives it. prefix_cache_bytes: for
+    snapshots of prompts; 0 keeps none, None = a quarter of what the weights leave of the memory limit.
     """
 
     data_dir: Path
@@ -47,6 +49,7 @@ class EngineOptions:
     default_max_tokens: int = 1024
     fixed_nodes: int | None = None
     memory_limit_gb: float | None = None
+    prefix_cache_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Engine:
         speculates = self.verifier.mode != "plain" and self.budget.max_nodes > 1
         self.drafter: Drafter = SuffixDrafter() if speculates else NoDrafter()
         self._calibration = Calibration()
-        self._session = Session(self.verifier)
+        self._session = Session(self.verifier, PrefixTree(self._prefix_cache_bytes), self.verifier.reusable)
         self.clock: Callable[[], float] = time.monotonic
 
     @classmethod
@@ -89,6 +92,11 @@ class Engine:
     @property
     def description(self) -> Description:
         return Description(str(self.target.spec), chip(), self.drafter.name, self.verifier.mode)
+
+    @property
+    def _prefix_cache_bytes(self) -> int:
+        asked = self.options.prefix_cache_bytes
+        return prefix_cache_bytes(self.options.memory_limit_gb) if asked is None else asked
 
     def generate(
         self,

@@ -1,8 +1,12 @@
-"""Whether a model fits the device, told before its weights are read: a machine that swaps answers nothing."""
+"""What memory there is for a model and its caches.
+
+Whether a model fits is told before its weights are read: a machine that swaps answers nothing.
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
+import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from api.errors import ModelError
@@ -14,6 +18,9 @@ GIGABYTE = 2**30
 # the model, and the runtime's own buffers, which do not.
 ROOM_SHARE = 0.1
 ROOM_BYTES = 256 * 2**20
+
+# Of what the weights leave. The rest is for the live cache, which a long context lets grow, and for everybody else.
+PREFIX_CACHE_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,12 @@ class MemoryLimit:
 def needed_bytes(weights: int) -> int:
     """What a model of `weights` bytes of weights takes while it works, estimated."""
     return int(weights * (1 + ROOM_SHARE)) + ROOM_BYTES
+
+
+def prefix_cache_bytes(memory_limit_gb: float | None) -> int:
+    """Memory for snapshots of prompts, as long as no setting names it; the weights have been read by now."""
+    left = MemoryLimit.of(memory_limit_gb).size - mx.get_active_memory()
+    return max(0, int(left * PREFIX_CACHE_SHARE))
 
 
 def weight_bytes(model: Any) -> int:

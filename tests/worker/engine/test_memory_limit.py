@@ -11,7 +11,7 @@ import pytest
 from api.errors import ExitCode, ModelError
 from worker.engine import loading
 from worker.engine.loading import load_target
-from worker.engine.memory import GIGABYTE, MemoryLimit, needed_bytes, weight_bytes
+from worker.engine.memory import GIGABYTE, MemoryLimit, needed_bytes, prefix_cache_bytes, weight_bytes
 from worker.engine.models import ModelSpec, demo_gguf
 
 WIDTHS = {"F32": 4, "BF16": 2, "F16": 2, "U32": 4}
@@ -139,3 +139,11 @@ def test_a_gguf_too_large_to_convert_is_refused_before_the_conversion(
     message = refusal(ModelSpec("smollm2"), tmp_path, 0.3)
     assert f"model smollm2 needs about {(size * 1.1 + 256 * MEGABYTE) / GIGABYTE:.2f} GB" in message
     assert not list(tmp_path.iterdir())
+
+
+def test_snapshots_of_prompts_may_take_a_quarter_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.engine.memory.memory_bytes", lambda: 9 * GIGABYTE)
+    monkeypatch.setattr("worker.engine.memory.mx.get_active_memory", lambda: 5 * GIGABYTE)
+    assert prefix_cache_bytes(None) == GIGABYTE
+    assert prefix_cache_bytes(7.0) == GIGABYTE // 2
+    assert prefix_cache_bytes(4.0) == 0

@@ -23,9 +23,9 @@ MIN_SAVED_TOKENS = 32
 class Session:
     """One live cache and the tokens in it, over a tree of snapshots."""
 
-    def __init__(self, verifier: Verifier, tree: PrefixTree | None = None, reusable: int | None = None) -> None:
+    def __init__(self, verifier: Verifier, tree: PrefixTree, reusable: int | None = None) -> None:
         """reusable: positions up to which content does not depend on how passes were split; None = all."""
-        self._verifier, self._tree = verifier, tree or PrefixTree(0)
+        self._verifier, self._tree = verifier, tree
         self._reusable = sys.maxsize if reusable is None else reusable
         self._sound = self._reusable
         self.tokens: list[int] = []
