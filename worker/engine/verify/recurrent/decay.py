@@ -20,6 +20,8 @@ from worker.engine.verify.tree_pass import TreePass
 
 # A gate may round to 0, which has no logarithm; less than this share of a state is beyond the resolution of a float.
 SMALLEST_GATE = 1e-30
+# Takes a sum of logarithms to nothing. Finite, so that no kernel meets an infinity.
+NOTHING = -1e30
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,9 @@ class Descents:
 
     @cached_property
     def barrier(self) -> mx.array:
-        """[N * (N + 1)] 0 where the column of `sums` belongs to nodes of one path, else -inf."""
+        """[N * (N + 1)] 0 where the column of `sums` belongs to nodes of one path, else `NOTHING`."""
         exists = np.pad(self._ancestors, ((0, 0), (0, 1)), constant_values=True)
-        return mx.where(mx.array(exists.reshape(-1)), 0.0, -mx.inf)
+        return mx.where(mx.array(exists.reshape(-1)), 0.0, NOTHING)
 
     @cached_property
     def pairs(self) -> Pairs:
