@@ -1,8 +1,8 @@
 """What a tree pass costs on a large hybrid: Qwen3.8-27B's shape, random 4-bit weights.
 
-In one run and in turns: a pass of mlx-lm over a chain of n tokens on its own caches, and a tree pass over n nodes, after
-short and long contexts; then the commit; then the peak memory of plain decoding and of speculative decoding. Caches are
-filled with random rows, because what a pass costs does not depend on their values.
+In one run and in turns: a pass of mlx-lm over a chain of n tokens on its own caches, and a tree pass over n nodes,
+after short and long contexts; then the commit; then the peak memory of plain decoding and of speculative decoding.
+Caches are filled with random rows, because what a pass costs does not depend on their values.
 """
 
 from __future__ import annotations
