@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import mlx.core as mx
@@ -43,14 +44,19 @@ def row(name: str) -> list[object]:
 
 def _through(verdict: Verdict, support: Support) -> str:
     parts = [f"{mixer}: {way}" for mixer, way in sorted(support.mixers.items())]
-    parts += support.adapters
+    parts += [*support.adapters, *(str(limit) for limit in support.limits)]
     # The sizes of errors are the machine's; that there is one is the family's.
     parts += [f"{mode}: {reason.partition(' by ')[0]}" for mode, reason in verdict.refused.items()]
     return "; ".join(parts)
 
 
+def rows_of(names: Sequence[str]) -> list[str]:
+    """The table's lines for `names`."""
+    return table(HEADINGS, [row(name) for name in names]).splitlines()
+
+
 def document() -> str:
-    return f"{INTRODUCTION}\n{table(HEADINGS, [row(name) for name in FAMILIES])}\n"
+    return "\n".join([INTRODUCTION, *rows_of(list(FAMILIES)), ""])
 
 
 if __name__ == "__main__":

@@ -183,24 +183,31 @@ def test_running_ahead_ends_with_the_right_cache(llama: Any, engine_for: EngineF
     assert_cache_is_cold(engine, held)
 
 
-@pytest.mark.parametrize("family", ["gemma3_text", "qwen3_next", "gpt2"])
-def test_other_families_are_served_plainly_and_exactly(engine_for: EngineFor, family: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "mode", "refused"),
+    [
+        ("qwen3_5", "tree", ""),
+        ("deepseek_v41", "chain", "tree verification has no form"),
+        ("phi3small", "plain", "chain"),
+    ],
+)
+def test_a_family_is_served_as_the_selfcheck_says(engine_for: EngineFor, family: str, mode: str, refused: str) -> None:
     model = tiny_model(family)
-    profile = measure_profile(engine_for(model, mode="plain").target, 4)
-    assert profile.verification == "plain"
-    assert profile.curve.nodes == (1,)
+    notices: list[str] = []
+    profile = measure_profile(engine_for(model, mode="plain").target, 4, notices.append)
+    assert profile.verification == mode
+    assert profile.curve.nodes == ((1,) if mode == "plain" else (1, 2, 3, 4))
+    assert [refused in notice for notice in notices] == ([] if mode == "tree" else [True])
     engine = engine_for(model, mode=profile.verification, curve=profile.curve)
-    # Past the sliding window of 8, one prompt after the other.
     for prompt in (PROMPT, PROMPT + "!", "x", PROMPT):
         ids = [token_id(character) for character in prompt]
         greedy, stats = engine.generate(request(prompt=prompt, max_tokens=40))
         assert greedy.token_ids == plain_tokens(model, ids, 40)
         sampled, _ = engine.generate(request(prompt=prompt, max_tokens=20, **SAMPLED))
         assert sampled.token_ids == plain_tokens(model, ids, 20, sampling=Sampling(**SAMPLED))  # type: ignore[arg-type]
-        assert stats.verification == "plain"
-        assert stats.drafter == "none"
-        assert stats.drafted_tokens == 0
-        assert stats.acceptance is None
+        assert stats.verification == mode
+        assert stats.drafter == ("none" if mode == "plain" else "suffix")
+        assert mode != "plain" or stats.acceptance is None
 
 
 def test_a_measured_profile_is_stored_and_read_back(llama: Any, engine_for: EngineFor, tmp_path: Any) -> None:

@@ -5,10 +5,11 @@ import pytest
 from engine_maker import EngineFor
 from family_exactness import Case, engine_under_trees
 
-from bench.families.models import FAMILIES, tiny_model, vocabulary
+from bench.families import FAMILIES, table, tiny_model, vocabulary
 from worker.engine.verify.selfcheck import decide_mode
 
 RUNNABLE = [name for name, family in FAMILIES.items() if family.cannot_run is None]
+DOCUMENTED = table.PATH.read_text().splitlines()
 SAMPLED = {
     "temperature": 0.9,
     "top_p": 0.97,
@@ -34,3 +35,8 @@ def test_the_text_is_that_of_plain_decoding(engine_for: EngineFor, family: str) 
             assert stats.verification == mode
             assert (stats.accepted_tokens > 40) == (mode != "plain")
             assert (stats.drafted_tokens - stats.accepted_tokens > 40) == (mode != "plain")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_documented_way_of_verification_is_that_of_the_code(family: str) -> None:
+    assert table.rows_of([family])[-1] in DOCUMENTED

@@ -21,6 +21,7 @@ from worker.engine.budget import CostCurve
 from worker.engine.drafters.protocol import DraftLimits
 from worker.engine.drafters.suffix import SuffixDrafter
 from worker.engine.tree import TokenTree
+from worker.engine.verify.verifier import Mode
 
 
 # Processors see every row, with its own history.
@@ -110,14 +111,24 @@ def test_the_penalty_state_is_that_of_plain_decoding_after_acceptance_and_reject
 
 
 # Recurrent state.
+@pytest.mark.parametrize("mode", ["tree", "chain", "plain"])
 @pytest.mark.parametrize("family", ["qwen3_next", "gemma3_text"])
-def test_a_hybrid_model_loses_no_token_and_keeps_no_stale_state(engine_for: EngineFor, family: str) -> None:
+def test_a_model_that_cannot_go_back_loses_no_token_when_every_round_rejects_one(
+    engine_for: EngineFor, family: str, mode: Mode
+) -> None:
     model = tiny_model(family)
-    engine = engine_for(model, mode="plain", nodes=8)
-    prompts = ["count1to20", "count1to20", "count1to9", "x"]
-    for prompt in prompts:
-        result = answer(engine, prompt=prompt, max_tokens=30, ignore_eos=True)
-        assert result.token_ids == plain_tokens(model, ids(prompt), 30)
+    engine = engine_for(model, mode=mode, nodes=8)
+    for prompt in ["count1to20", "count1to20", "count1to9", "x"]:
+        expected = plain_tokens(model, ids(prompt), 30)
+        wrong = [(token + 1) % VOCABULARY for token in expected]
+
+        def script(emitted: int, tree: TokenTree, limits: DraftLimits, right=expected, wrong=wrong) -> None:  # type: ignore[no-untyped-def]
+            add_chain(tree, [*right[emitted : emitted + 2], *wrong[emitted + 2 : emitted + 3]], limits)
+
+        engine.drafter = ScriptedDrafter(script)
+        result, stats = engine.generate(request(prompt=prompt, max_tokens=30, ignore_eos=True))
+        assert result.token_ids == expected
+        assert stats.passes == (10 if mode != "plain" else 30)
 
 
 # Off-by-one roll-back, in three rounds that accept 0, 2 and 4 of four drafts.

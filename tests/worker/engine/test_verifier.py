@@ -164,6 +164,9 @@ def test_a_failed_pass_is_no_longer_active() -> None:
     class Broken:
         layers = (object(),)
 
+        def modules(self) -> list[Any]:
+            return []
+
         def __call__(self, *_: Any, **__: Any) -> mx.array:
             raise ZeroDivisionError
 
@@ -264,6 +267,9 @@ class Defective:
     def __init__(self, model: Any, defect: Any) -> None:
         self.model, self.defect = model, defect
         self.layers = model.layers
+
+    def modules(self) -> list[Any]:
+        return list(self.model.modules())
 
     def __call__(self, inputs: mx.array, cache: Any = None) -> mx.array:
         logits = self.model(inputs, cache=cache)

@@ -44,8 +44,11 @@ class Verifier:
 
     @property
     def reusable(self) -> int | None:
-        """Leading positions whose rows do not depend on how the prompt was prefilled; None = all."""
-        return self._support.reusable
+        """Leading positions whose rows do not depend on how the prompt was prefilled; None = all.
+
+        A model is decoded plainly where already a chain differs from one-token decoding, and then no row is like that.
+        """
+        return 0 if self.mode == "plain" else self._support.reusable
 
     def new_cache(self) -> Cache:
         cache = make_prompt_cache(self.model)

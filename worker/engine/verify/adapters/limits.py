@@ -15,6 +15,9 @@ class TemperatureLimit:
 
     floor_scale: int
 
+    def __str__(self) -> str:
+        return "by chain where the queries' temperature steps up"
+
     def __call__(self, offset: int, nodes: int) -> Shape:
         first, last = offset + 1, offset + nodes  # upstream counts the token itself
         return "tree" if first // self.floor_scale == last // self.floor_scale else "chain"
@@ -27,6 +30,9 @@ class BlockSelectionLimit:
     block_size: int
     selected: int
 
+    def __str__(self) -> str:
+        return "by chain once blocks are selected"
+
     def __call__(self, offset: int, nodes: int) -> Shape:
         return "tree" if offset + nodes <= self.block_size * self.selected else "chain"
 
@@ -36,6 +42,9 @@ class DynamicBaseLimit:
     """Rope whose base grows with the end of the pass past `context` tokens (dynamic NTK): rows of one pass share it."""
 
     context: int
+
+    def __str__(self) -> str:
+        return "one token at a time past the original context"
 
     def __call__(self, offset: int, nodes: int) -> Shape:
         return "tree" if offset + nodes <= self.context else "plain"

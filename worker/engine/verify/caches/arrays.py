@@ -12,21 +12,18 @@ Replay = Callable[["TreeArraysCache", Sequence[int]], None]
 
 
 class TreeArraysCache(stock.ArraysCache):  # type: ignore[misc]
-    """Keeps the state of the prefix through a pass: writes are noted and dropped.
+    """Keeps the state of the prefix through a pass: writes are dropped.
 
     The layers that own the state record how to replay the accepted path into it. Nothing is copied, and a rejected or
     failed pass leaves the state untouched.
     """
 
     cache: list[mx.array | None]
-    writes: list[tuple[int, mx.array]] | None = None
     replays: list[Replay] | None = None
 
     def __setitem__(self, slot: int, value: mx.array) -> None:
         if active_pass() is None:
             self.cache[slot] = value
-        else:
-            self.writes = [*(self.writes or []), (slot, value)]
 
     def record(self, replay: Replay) -> None:
         """Note, within a pass, how its accepted path gets into the state."""
@@ -40,4 +37,4 @@ class TreeArraysCache(stock.ArraysCache):  # type: ignore[misc]
             replay(self, path)
 
     def abandon(self, nodes: int) -> None:
-        self.writes = self.replays = None
+        self.replays = None

@@ -45,9 +45,9 @@ class TreeRotatingKVCache(stock.RotatingKVCache):  # type: ignore[misc]
         return fetched
 
     def commit(self, nodes: int, path: Sequence[int]) -> None:
-        assert self.keys is not None
-        assert self.values is not None
-        if len(path) < nodes:
+        if self._before is not None and len(path) < nodes:
+            assert self.keys is not None
+            assert self.values is not None
             end = self._retained + len(path)
             if list(path) == list(range(len(path))):
                 self.keys, self.values = (rows[..., :end, :] for rows in (self.keys, self.values))
@@ -59,9 +59,9 @@ class TreeRotatingKVCache(stock.RotatingKVCache):  # type: ignore[misc]
         self._before = None
 
     def abandon(self, nodes: int) -> None:
-        assert self._before is not None
-        self.keys, self.values, self.offset, self._idx = self._before
-        self._before = None
+        if self._before is not None:
+            self.keys, self.values, self.offset, self._idx = self._before
+            self._before = None
 
     def _rows_kept(self) -> int:
         """Rows that the next update of several tokens retains."""

@@ -23,16 +23,16 @@ class _TreeRows:
         return current.mask(self.offset, window=window_size)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
-        current = active_pass()
-        if current is not None and not current.is_chain:
+        if active_pass() is not None:
             # The fresh rows let commit write in place; gathering from the buffer would copy all of it.
             self.fresh_rows = (keys, values)
         return super().update_and_fetch(keys, values)  # type: ignore[misc]
 
     def commit(self, nodes: int, path: Sequence[int]) -> None:
+        if self.fresh_rows is None:  # no layer of this model uses the cache
+            return
         base = self.offset - nodes
         if list(path) != list(range(len(path))):
-            assert self.fresh_rows is not None
             index = mx.array(list(path))
             keys, values = (rows[..., index, :] for rows in self.fresh_rows)
             self._write(base - self._first, keys, values)
@@ -40,8 +40,9 @@ class _TreeRows:
         self.offset = base + len(path)
 
     def abandon(self, nodes: int) -> None:
-        self.fresh_rows = None
-        self.offset -= nodes
+        if self.fresh_rows is not None:
+            self.fresh_rows = None
+            self.offset -= nodes
 
     @property
     def _first(self) -> int:
@@ -71,7 +72,8 @@ class TreeConcatenateKVCache(_TreeRows, stock.ConcatenateKVCache):  # type: igno
         self._cut()
 
     def _cut(self) -> None:
-        self.keys, self.values = (a[..., : self.offset, :] for a in (self.keys, self.values))
+        if self.keys is not None:
+            self.keys, self.values = (rows[..., : self.offset, :] for rows in (self.keys, self.values))
 
 
 class TreeChunkedKVCache(_TreeRows, stock.ChunkedKVCache):  # type: ignore[misc]
