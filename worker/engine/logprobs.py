@@ -22,7 +22,8 @@ class LogprobRecord:
 
         A token that cannot be drawn is no rival: its logprob, minus infinity, does not survive JSON either.
         """
-        best = np.argpartition(-row, self._top)[: self._top] if self._top else np.empty(0, dtype=np.int64)
+        top = min(self._top, len(row))
+        best = np.argpartition(-row, top - 1)[:top] if top else np.empty(0, dtype=np.int64)
         best = best[np.argsort(-row[best], kind="stable")]
         best = best[row[best] > -np.inf]
         rivals = [TopLogprob(token_id=int(i), token=self._decode([int(i)]), logprob=float(row[i])) for i in best]

@@ -1,9 +1,17 @@
 """From a node's logits to the target's draw.
 
-Order, as in mlx-lm: logit bias and penalties on the logits, log-softmax, then top-p, min-p and top-k on the
-probabilities, temperature last. The draw is Gumbel-max: argmax of log p / T + g with noise g keyed by (seed, absolute
-position, token id) (`philox`). It equals a sample from softmax(log p / T), and the text of a seed does not depend on
-how many tokens a pass verifies.
+Order, as in mlx-lm: logit bias and penalties on the logits, log-softmax, all in the model's own float type and with
+its operations, bit for bit; then top-p, min-p and top-k on the probabilities, temperature last. The draw is Gumbel-max:
+argmax of log p / T + g with noise g keyed by (seed, absolute position, token id) (`philox`). It equals a sample from
+softmax(log p / T), and the text of a seed does not depend on how many tokens a pass verifies.
+
+Where this differs from mlx-lm's filters, on purpose:
+- The mass of the nucleus is summed in float64. mlx-lm sums in float32, so for a token whose mass from above equals
+  top_p to within rounding it may decide otherwise.
+- min-p compares in float32, and log p / T is float64. mlx-lm does both in the model's type: with bfloat16 it keeps a
+  token up to 1 % below min-p's threshold, or drops one as much above, and rounds log p / T to three digits.
+- Of equal tokens at the edge of top-k the lowest ids stay; mlx-lm leaves open which.
+- A bias above the range of the logits' type gives its token all the probability; in mlx-lm nothing is a number then.
 """
 
 from __future__ import annotations
@@ -16,11 +24,28 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from api.schemas import RequestError
 from worker.engine.philox import gumbel_noise
 
 Row = npt.NDArray[np.float32]
+Tokens = npt.NDArray[np.int64]
 # Tokens sorted in a first try to find the nucleus; more are sorted only when its mass lies beyond them.
 NUCLEUS_TRY = 1024
+
+
+NOTHING = -1
+"""Stands for the token of a row that has none to draw, where raising is not possible yet."""
+
+
+class NoTokenLeft(Exception):
+    """No token can be drawn: logit bias, penalties and min_tokens leave none, or the logits are not numbers."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(
+            f"no token can be drawn at position {position}: logit_bias, penalties and min_tokens leave none, or the "
+            "model's logits are not numbers"
+        )
+        self.error = RequestError(code="no_token_left", message=str(self))
 
 
 @dataclass(frozen=True)
@@ -92,6 +117,7 @@ class Draws:
     """The target's draws over one verified pass of [N, vocabulary] logits, one node at a time.
 
     Rows whose processing needs no history are processed together on the device, and greedy ones come back as N ids.
+    A draw from a row that leaves no token raises NoTokenLeft.
     """
 
     def __init__(self, sampling: Sampling, logits: mx.array) -> None:
@@ -103,7 +129,7 @@ class Draws:
         if not sampling.needs_history:
             self._logprobs = log_softmax(biased(logits, sampling))
             if sampling.temperature == 0:
-                self._greedy = mx.argmax(self._logprobs, axis=-1).tolist()  # type: ignore[assignment]
+                self._greedy = likeliest(self._logprobs).tolist()  # type: ignore[assignment]
             else:
                 mx.eval(self._logprobs)
         else:
@@ -112,7 +138,7 @@ class Draws:
     def draw(self, node: int, history: History) -> int:
         """The token that the target chooses after `node`."""
         if self._greedy is not None:
-            return self._greedy[node]
+            return drawn(self._greedy[node], history.position)
         return draw(self.logprobs(node, history), self._sampling, history.position)
 
     def logprobs(self, node: int, history: History) -> Row:
@@ -134,12 +160,35 @@ def log_softmax(logits: mx.array) -> mx.array:
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 
+def likeliest(logprobs: mx.array) -> mx.array:
+    """The first of the likeliest tokens [N] of log-probabilities [N, vocabulary]; NOTHING where none can be drawn.
+
+    Such a row has logits that are all minus infinity, or one that is infinite or not a number: `log_softmax` leaves no
+    finite value at its maximum.
+    """
+    best = mx.argmax(logprobs, axis=-1, keepdims=True)
+    finite = mx.isfinite(mx.take_along_axis(logprobs, best, axis=-1))
+    return mx.where(finite, best.astype(mx.int32), NOTHING)[:, 0]
+
+
+def drawn(token: int, position: int) -> int:
+    """`token`, which the device chose for an absolute position. Raises NoTokenLeft when that is NOTHING."""
+    if token == NOTHING:
+        raise NoTokenLeft(position)
+    return token
+
+
 def biased(logits: mx.array, sampling: Sampling) -> mx.array:
-    """Logits [N, vocabulary] plus the logit bias."""
+    """Logits [N, vocabulary] plus the logit bias.
+
+    A bias below the range of the logits' type forbids its token. One above would make them infinite, so half of the
+    range stands for it: all the probability, and room to add the logit.
+    """
     if not sampling.logit_bias:
         return logits
     ids = mx.array(list(sampling.logit_bias))
-    return logits.at[:, ids].add(mx.array(list(sampling.logit_bias.values())).astype(logits.dtype))
+    values = mx.minimum(mx.array(list(sampling.logit_bias.values())), mx.finfo(logits.dtype).max / 2)
+    return logits.at[:, ids].add(values.astype(logits.dtype))
 
 
 def processed(logits: mx.array, sampling: Sampling, history: History) -> mx.array:
@@ -157,45 +206,55 @@ def penalised(row: mx.array, sampling: Sampling, context: Sequence[int]) -> mx.a
     """Repetition (arXiv:1909.05858), presence and frequency penalties of a row [1, vocabulary] over `context`.
 
     Repetition divides a positive logit and multiplies a negative one; presence subtracts once per distinct token,
-    frequency once per occurrence.
+    frequency once per occurrence, one after the other, which rounds as mlx-lm does. The result is a new array: the row
+    belongs to the pass, whose other nodes read it too.
     """
     if not context:
         return row
-    counts: dict[int, int] = {}
-    for token in context:
-        counts[token] = counts.get(token, 0) + 1
-    ids = mx.array(list(counts))
-    chosen = row[:, ids]
+    tokens = mx.array([list(context)])
+    chosen = mx.take_along_axis(row, tokens, axis=-1)
     if sampling.repetition_penalty != 1.0:
         penalty = sampling.repetition_penalty
         chosen = mx.where(chosen < 0, chosen * penalty, chosen / penalty)
     if sampling.presence_penalty:
         chosen = chosen - sampling.presence_penalty
+    # A token that occurs twice is written twice, with the same value.
+    row = mx.put_along_axis(row, tokens, chosen, axis=-1)
     if sampling.frequency_penalty:
-        chosen = chosen - (mx.array(list(counts.values())) * sampling.frequency_penalty).astype(row.dtype)
-    # A new array: the row belongs to the pass, whose other nodes read it too.
-    return mx.put_along_axis(row, ids[None], chosen.astype(row.dtype), axis=-1)
+        row = row.at[:, tokens[0]].subtract(sampling.frequency_penalty)
+    return row
 
 
 def draw(logprobs: Row, sampling: Sampling, position: int) -> int:
-    """Choose a token from log-probabilities [vocabulary]: greedy, or the keyed Gumbel-max draw."""
+    """Choose a token from log-probabilities [vocabulary]: greedy, or the keyed Gumbel-max draw.
+
+    Of equal scores the lowest id wins. Raises NoTokenLeft.
+    """
+    if not np.isfinite(logprobs.max()):
+        raise NoTokenLeft(position)
     if sampling.temperature == 0:
         return int(np.argmax(logprobs))
-    tokens = candidates(logprobs, sampling)
-    # The best score is 0 and the others fall from there, so a temperature near zero overflows to a greedy draw.
-    above = logprobs[tokens].astype(np.float64) - float(logprobs.max())
-    with np.errstate(over="ignore"):
-        scores = above / sampling.temperature
+    tokens, scores = tempered(logprobs, sampling)
     return int(tokens[np.argmax(scores + gumbel_noise(sampling.seed, position, tokens))])
 
 
-def candidates(logprobs: Row, sampling: Sampling) -> npt.NDArray[np.int64]:
+def tempered(logprobs: Row, sampling: Sampling) -> tuple[Tokens, npt.NDArray[np.float64]]:
+    """The distribution of a draw: the tokens [n] that it may take, ascending, and their log p / T [n], the best 0.
+
+    In float64: a temperature near zero overflows to minus infinity for all but the best, which is a greedy draw.
+    """
+    tokens = candidates(logprobs, sampling)
+    with np.errstate(over="ignore"):
+        return tokens, (logprobs[tokens].astype(np.float64) - float(logprobs.max())) / sampling.temperature
+
+
+def candidates(logprobs: Row, sampling: Sampling) -> Tokens:
     """Ids that survive top-p, then min-p, then top-k, ascending."""
-    threshold = -np.inf
+    threshold = np.float32(-np.inf)
     if sampling.top_p < 1:
         threshold = nucleus_threshold(logprobs, sampling.top_p)
     if sampling.min_p > 0:
-        threshold = max(threshold, float(logprobs.max()) + math.log(sampling.min_p))
+        threshold = max(threshold, logprobs.max() + np.float32(math.log(sampling.min_p)))
     tokens = np.flatnonzero((logprobs >= threshold) & (logprobs > -np.inf))
     if 0 < sampling.top_k < len(tokens):
         best = np.argsort(-logprobs[tokens], kind="stable")[: sampling.top_k]
@@ -203,7 +262,7 @@ def candidates(logprobs: Row, sampling: Sampling) -> npt.NDArray[np.int64]:
     return tokens
 
 
-def nucleus_threshold(logprobs: Row, top_p: float) -> float:
+def nucleus_threshold(logprobs: Row, top_p: float) -> np.float32:
     """Log-probability of the least likely token of the nucleus: the mass above it is still below `top_p`."""
     total = float(np.exp(logprobs, dtype=np.float64).sum())
     size = min(NUCLEUS_TRY, len(logprobs))
@@ -212,7 +271,7 @@ def nucleus_threshold(logprobs: Row, top_p: float) -> float:
         mass = np.cumsum(np.exp(top, dtype=np.float64))
         kept = 1 + int(np.count_nonzero(mass[:-1] < top_p * total))
         if kept < size or size == len(logprobs):
-            return float(top[kept - 1])
+            return np.float32(top[kept - 1])
         size = min(8 * size, len(logprobs))
 
 

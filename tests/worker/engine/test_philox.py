@@ -47,6 +47,13 @@ def test_bits_of_a_token_are_one_word_of_its_block(seed: int, position: int) -> 
     assert random_bits(seed, position, tokens).tolist() == expected
 
 
+def test_noise_follows_from_the_bits_step_by_step() -> None:
+    tokens = np.array([0, 5, 49151])
+    for token, noise in zip(tokens.tolist(), gumbel_noise(7, 41, tokens), strict=True):
+        bits = philox_by_hand([token // 4, 41, 0, 0], [7, 0])[token % 4]
+        assert noise == pytest.approx(-math.log(-math.log1p(-(2 * bits + 1) / 2**33)), rel=1e-14)
+
+
 def test_noise_of_a_token_does_not_depend_on_the_other_tokens_asked_for() -> None:
     everything = gumbel_noise(5, 17, np.arange(1000))
     for subset in ([3], [999, 0, 500], [7, 7, 8], list(range(1, 1000, 13))):

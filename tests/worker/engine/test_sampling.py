@@ -1,4 +1,4 @@
-"""Sampling against mlx-lm's own filters and penalties, and the draw against the softmax."""
+"""Sampling by hand: filters, penalties, histories, forced tokens, and rows that leave nothing to draw."""
 
 import math
 from collections.abc import Callable
@@ -6,9 +6,9 @@ from collections.abc import Callable
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
+from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
-from worker.engine.sampling import Draws, History, Row, Sampling, candidates, draw, penalised, processed
+from worker.engine.sampling import Draws, History, NoTokenLeft, Row, Sampling, candidates, draw, penalised
 
 NONE = History([], [])
 
@@ -105,40 +105,6 @@ def test_top_k_keeps_the_lowest_ids_of_equal_tokens() -> None:
     assert candidates(row, Sampling(temperature=1.0, top_k=3)).tolist() == [1, 2, 4]
 
 
-CONTEXTS = {
-    "one token": [5],
-    "repeats": [5, 5, 5, 8, 2, 5],
-    "longer than the window": [*range(30), 3, 3, 40, 41, 3],
-    "ends of the vocabulary": [0, 0, 63, 63, 63],
-}
-PENALTIES = [
-    {"repetition_penalty": 1.3},
-    {"repetition_penalty": 0.7},
-    {"presence_penalty": 0.6},
-    {"frequency_penalty": 0.4},
-    {"frequency_penalty": -0.5},
-    {"repetition_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": 0.25},
-]
-
-
-@pytest.mark.parametrize("size", [1, 4, 20, 64])
-@pytest.mark.parametrize("penalties", PENALTIES, ids=str)
-@pytest.mark.parametrize("name", CONTEXTS)
-def test_penalties_and_bias_are_those_of_mlx_lm(name: str, penalties: dict[str, float], size: int) -> None:
-    context = CONTEXTS[name]
-    logits = np.random.default_rng(len(context)).normal(0, 4, 64).astype(np.float32)
-    bias = {3: 1.5, 5: -100.0, 63: 0.25}
-    sizes = {f"{kind}_context_size": size for kind in ("repetition", "presence", "frequency")}
-    expected = mx.array(logits)[None]
-    for processor in make_logits_processors(logit_bias=bias, **penalties, **sizes):  # type: ignore[arg-type]
-        expected = processor(mx.array(context), expected)
-    sampling = Sampling(logit_bias=bias, penalty_context_size=size, **penalties)  # type: ignore[arg-type]
-    for split in {0, 1, len(context) // 2, len(context)}:
-        history = History(context[:split], context[split:-1], context[-1:]) if split < len(context) else None
-        row = processed(mx.array(logits)[None], sampling, history or History(context, []))
-        np.testing.assert_allclose(np.array(row), np.array(expected), rtol=2e-6, atol=2e-6)
-
-
 def test_penalties_by_hand() -> None:
     row = mx.array([[2.0, -2.0, 1.0, 4.0]])
     sampling = Sampling(repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25)
@@ -194,30 +160,6 @@ def test_greedy_takes_the_first_of_logits_that_the_log_softmax_merges() -> None:
         assert Draws(sampling, logits).draw(0, History([100], [])) == 0
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
-def test_draws_follow_the_softmax(temperature: float) -> None:
-    logits = np.array([1.0, 0.0, -1.0, 2.0, 0.5, -3.0, 1.5, 0.2])
-    row = log_softmax_of(logits)
-    weights = np.exp(logits / temperature)
-    expected = 10_000 * weights / weights.sum()
-    sampling = Sampling(temperature=temperature, seed=123)
-    observed = np.bincount([draw(row, sampling, position) for position in range(10_000)], minlength=8)
-    # The 0.999 quantile of chi-square with 7 degrees of freedom.
-    assert float(((observed - expected) ** 2 / expected).sum()) < 24.32
-
-
-def test_filtered_draws_follow_the_softmax_of_the_survivors() -> None:
-    row = log_softmax_of(np.array([1.0, 0.0, -1.0, 2.0, 0.5, -3.0, 1.5, 0.2]))
-    weights = np.exp(row[[0, 3, 6]].astype(np.float64))
-    expected = 10_000 * weights / weights.sum()
-    sampling = Sampling(temperature=1.0, top_k=3, seed=9)
-    drawn = [draw(row, sampling, position) for position in range(10_000)]
-    assert set(drawn) == {0, 3, 6}
-    observed = np.bincount(drawn, minlength=8)[[0, 3, 6]]
-    # The 0.999 quantile of chi-square with 2 degrees of freedom.
-    assert float(((observed - expected) ** 2 / expected).sum()) < 13.82
-
-
 def test_the_same_seed_and_position_draw_the_same_token_and_others_do_not() -> None:
     row = all_equal(4096)
     sampling = Sampling(temperature=1.0, seed=5)
@@ -263,3 +205,60 @@ def test_the_end_of_thinking_is_forced_when_the_budget_is_spent(
     for split in range(len(completion) + 1):
         history = History(prompt, completion[:split], completion[split:])
         assert Draws(sampling, logits).draw(0, history) == (2 if forced else 6)
+
+
+FORBIDDING = {"logit_bias": dict.fromkeys(range(4), -1e300)}
+RECIPES = {
+    "greedy": {},
+    "sampled": {"temperature": 0.7, "top_p": 0.9, "top_k": 2},
+    "greedy with a history": {"presence_penalty": 0.5},
+    "sampled with a history": {"temperature": 0.7, "presence_penalty": 0.5},
+}
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16], ids=str)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_row_that_leaves_no_token_is_an_error_of_the_request(recipe: str, dtype: mx.Dtype) -> None:
+    history = History([1, 2], [3])
+    fine = [0.0, 1.0, 2.0, 3.0]
+    broken = {
+        "infinite": [0.0, math.inf, 2.0, 3.0],
+        "impossible": [-math.inf] * 4,
+        "no number": [0.0, math.nan, 2.0, 3.0],
+    }
+    logits = mx.array([*broken.values(), fine]).astype(dtype)
+    draws = Draws(Sampling(**RECIPES[recipe]), logits)  # type: ignore[arg-type]
+    for node in range(len(broken)):
+        with pytest.raises(NoTokenLeft, match="no token can be drawn at position 3"):
+            draws.draw(node, history)
+    assert draws.draw(3, history) in (2, 3)
+    forbidding = Draws(Sampling(**FORBIDDING, **RECIPES[recipe]), logits)  # type: ignore[arg-type]
+    with pytest.raises(NoTokenLeft) as raised:
+        forbidding.draw(3, history)
+    assert raised.value.error.code == "no_token_left"
+    assert raised.value.error.status == 400
+
+
+def test_an_end_token_that_may_not_be_drawn_yet_and_nothing_else_is_an_error() -> None:
+    sampling = Sampling(min_tokens=1, suppressed=frozenset({0, 1, 2, 3}))
+    with pytest.raises(NoTokenLeft):
+        Draws(sampling, mx.zeros((1, 4))).draw(0, History([1], []))
+    assert Draws(sampling, mx.zeros((1, 4))).draw(0, History([1], [2])) == 0
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16], ids=str)
+@pytest.mark.parametrize("bias", [1e5, 1e38, 1e300])
+def test_a_bias_past_the_range_of_the_logits_type_takes_all_the_probability(bias: float, dtype: mx.Dtype) -> None:
+    logits = mx.array([[30.0, -30.0, 5.0, 0.0]]).astype(dtype)
+    for temperature in (0.0, 1.0):
+        draws = Draws(Sampling(temperature=temperature, logit_bias={1: bias}), logits)
+        assert draws.draw(0, NONE) == 1
+        assert draws.logprobs(0, NONE)[1] == 0
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16], ids=str)
+def test_a_bias_below_the_range_of_the_logits_type_forbids_its_token(dtype: mx.Dtype) -> None:
+    logits = mx.array([[30.0, -30.0, 5.0, 0.0]]).astype(dtype)
+    draws = Draws(Sampling(logit_bias={0: -1e300}), logits)
+    assert draws.logprobs(0, NONE)[0] == -np.inf
+    assert draws.draw(0, NONE) == 2
