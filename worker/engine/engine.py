@@ -28,7 +28,7 @@ from worker.engine.notes import notes_of
 from worker.engine.profile import KERNELS, Profile, profile_of
 from worker.engine.prompt import PromptError, prompt_tokens
 from worker.engine.recipe import resolve, sampling_of, with_profile
-from worker.engine.sampling import Sampling
+from worker.engine.sampling import NoTokenLeft, Sampling
 from worker.engine.session import PrefixTree, Session
 from worker.engine.tally import Tally
 from worker.engine.verify.verifier import Verifier
@@ -123,6 +123,10 @@ class Engine:
             return GenerationResult(request_id=request.request_id, error=refused.error), self._stats(tally)
         try:
             return self._answer(request, prompt, tally, on_tokens or (lambda *_: None), interruption)
+        except NoTokenLeft as refused:
+            # The pass whose row it is has not been committed.
+            self._session.reset()
+            return GenerationResult(request_id=request.request_id, error=refused.error), self._stats(tally)
         except BaseException:
             self._session.reset()
             raise
