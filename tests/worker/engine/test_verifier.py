@@ -14,7 +14,16 @@ from tiny_models import ATTENTION_FAMILIES, VOCABULARY, tiny_model
 from worker.engine.tree import TokenTree
 from worker.engine.verify import positions
 from worker.engine.verify.caches.rows import TreeKVCache
-from worker.engine.verify.selfcheck import Verdict, decide_mode, random_tree, tree_error
+from worker.engine.verify.selfcheck import (
+    NODES,
+    PREFIX_TOKENS,
+    Comparison,
+    Verdict,
+    _row_differences,
+    compare,
+    decide_mode,
+    random_tree,
+)
 from worker.engine.verify.tree_pass import TreePass, active_pass, tree_pass
 from worker.engine.verify.verifier import Verifier
 
@@ -227,7 +236,7 @@ def test_the_measurement_above_sees_a_copied_buffer() -> None:
 
 def test_the_selfcheck_passes_on_every_attention_family(model: Any) -> None:
     assert decide_mode(model, VOCABULARY, mx.float32) == Verdict("tree")
-    assert tree_error(Verifier(model), VOCABULARY) < TOLERANCE
+    assert compare(Verifier(model), VOCABULARY).largest < TOLERANCE
 
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16], ids=str)
@@ -255,7 +264,7 @@ def test_the_selfcheck_sees_missing_positions_and_a_missing_mask(
     verifier = Verifier(model)
     assert decide_mode(model, VOCABULARY, dtype) == Verdict("tree")
     defect(monkeypatch)
-    assert tree_error(verifier, VOCABULARY) > 0.2
+    assert compare(verifier, VOCABULARY).typical > 0.2
     verdict = decide_mode(model, VOCABULARY, dtype)
     assert verdict.mode == "chain"
     assert "differs from one-token decoding by" in verdict.refused["tree"]
@@ -300,3 +309,35 @@ def test_a_plain_verifier_takes_no_tree(llama: Any) -> None:
     verifier = Verifier(llama, "plain")
     with pytest.raises(AssertionError):
         verifier.forward(branching(1, 0), verifier.new_cache())
+
+
+def test_one_disagreement_is_overruled_by_two_agreements(llama: Any) -> None:
+    class OnceWrong(Defective):
+        passes = 0
+
+        def __call__(self, inputs: mx.array, cache: Any = None) -> mx.array:
+            self.passes += inputs.shape[1] == NODES
+            wrong = self.passes in self.defect and inputs.shape[1] == NODES
+            return self.model(inputs, cache=cache) * (2 if wrong else 1)
+
+    # The prefix is a pass of as many tokens as the tree, so every second one is a tree.
+    assert PREFIX_TOKENS == NODES
+    assert decide_mode(OnceWrong(llama, {2}), VOCABULARY, mx.float32).mode == "tree"
+    assert decide_mode(OnceWrong(llama, {2, 6}), VOCABULARY, mx.float32).mode == "chain"
+
+
+def test_a_comparison_by_its_largest_and_its_typical_row() -> None:
+    routed_elsewhere = Comparison(nodes=[0.01, 0.9, 0.02, 0.0], following=[0.03, 0.01])
+    assert routed_elsewhere.largest == 0.9
+    assert routed_elsewhere.typical == pytest.approx(0.02)
+    badly_committed = Comparison(nodes=[0.01, 0.02, 0.03], following=[0.5, 0.7])
+    assert badly_committed.typical == pytest.approx(0.6)
+
+
+def test_banned_tokens_have_to_be_banned_in_both() -> None:
+    infinity = float("inf")
+    expected = np.array([[1.0, -4.0, -infinity], [2.0, 0.0, -infinity]], dtype=np.float32)
+    got = np.array([[1.0, -3.0, -infinity], [2.0, 0.5, -infinity]], dtype=np.float32)
+    assert _row_differences(got, expected) == [0.25, 0.125]
+    got[1, 2] = 0.0
+    assert _row_differences(got, expected) == [0.25, infinity]

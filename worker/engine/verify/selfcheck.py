@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 import mlx.core as mx
@@ -83,20 +84,32 @@ def decide_mode(model: Any, vocabulary: int, dtype: mx.Dtype) -> Verdict:
     return Verdict("plain", refused)
 
 
-def largest_error(verifier: Verifier, vocabulary: int, seed: int = 0) -> float:
-    """The error after a short prefix, and past each sliding window that is cheap to fill."""
-    cache = verifier.new_cache()
-    windows = {layer.max_size for layer in flat(cache) if isinstance(layer, RotatingKVCache)}
-    prefixes = [PREFIX_TOKENS, *(window + PREFIX_TOKENS for window in sorted(windows) if window <= MAX_WINDOW)]
-    return max(tree_error(verifier, vocabulary, prefix, seed) for prefix in prefixes)
+@dataclass(frozen=True)
+class Comparison:
+    """Largest |logit of a pass - one-token logit| of each row, over the largest |logit| of all rows.
 
-
-def tree_error(verifier: Verifier, vocabulary: int, prefix: int = PREFIX_TOKENS, seed: int = 0) -> float:
-    """Largest |logit of a pass - one-token logit|, over the largest |logit|.
-
-    Compared are all nodes of a random tree (or chain) after `prefix` tokens, and the tokens that follow once a random
-    path of it is committed.
+    nodes: rows of the pass. following: rows of the tokens after a path of it was committed.
     """
+
+    nodes: list[float]
+    following: list[float]
+
+    @property
+    def largest(self) -> float:
+        return max(self.nodes + self.following)
+
+    @property
+    def typical(self) -> float:
+        """The larger of both medians: a wrong mask, position or commit shows in most rows.
+
+        In 16 bit single rows may be far off and right: rounding routes a token to another expert.
+        """
+        return max(median(self.nodes), median(self.following))
+
+
+def compare(verifier: Verifier, vocabulary: int, prefix: int = PREFIX_TOKENS, seed: int = 0) -> Comparison:
+    """A pass over a random tree (or chain) after `prefix` random tokens, and what follows a commit, against one-token
+    decoding."""
     rng = random.Random(seed)
     cache = verifier.new_cache()
     _prefill(verifier, [rng.randrange(vocabulary) for _ in range(prefix)], cache)
@@ -111,29 +124,48 @@ def tree_error(verifier: Verifier, vocabulary: int, prefix: int = PREFIX_TOKENS,
     together = list(_numpy(verifier.forward(tree, cache)))
     verifier.commit(tree, path, cache)
     together += _one_by_one(verifier, following, cache)
-    return _difference(np.stack(together), np.stack(alone))
+    differences = _row_differences(np.stack(together), np.stack(alone))
+    return Comparison(differences[: len(tree)], differences[len(tree) :])
 
 
 def _objection(make: Callable[[], Verifier], vocabulary: int, dtype: mx.Dtype) -> str | None:
-    """What speaks against a way of verification; None when it is right."""
-    tolerance = TOLERANCE.get(dtype, TOLERANCE_16_BIT)
+    """What speaks against a way of verification; None when it is right.
+
+    One agreement is enough. A disagreement may be a tie that rounding decides, such as between two experts, so it has
+    to be contradicted by two other trees.
+    """
     try:
-        error = largest_error(make(), vocabulary)
+        errors = [_error(make(), vocabulary, dtype, seed=0)]
+        if _agrees(errors[0], dtype):
+            return None
+        errors += [_error(make(), vocabulary, dtype, seed) for seed in (1, 2)]
     except _Uncheckable as reason:
         return str(reason)
     except Exception as broken:  # noqa: BLE001 - whatever it is, the model is not to be verified so
         return f"fails: {type(broken).__name__}: {broken}"
-    if np.isfinite(error) and error <= tolerance:
+    if all(_agrees(error, dtype) for error in errors[1:]):
         return None
-    return f"differs from one-token decoding by {error:.2g} of the largest logit"
+    return f"differs from one-token decoding by {median(errors):.2g} of the largest logit"
 
 
-def _difference(got: Row, expected: Row) -> float:
-    """Largest |got - expected| over the largest finite |expected|; models may ban tokens with minus infinity."""
+def _error(verifier: Verifier, vocabulary: int, dtype: mx.Dtype, seed: int) -> float:
+    """The error after a short prefix, and past each sliding window that is cheap to fill."""
+    windows = {layer.max_size for layer in flat(verifier.new_cache()) if isinstance(layer, RotatingKVCache)}
+    prefixes = [PREFIX_TOKENS, *(window + PREFIX_TOKENS for window in sorted(windows) if window <= MAX_WINDOW)]
+    comparisons = [compare(verifier, vocabulary, prefix, seed) for prefix in prefixes]
+    return max(one.largest if dtype == mx.float32 else one.typical for one in comparisons)
+
+
+def _agrees(error: float, dtype: mx.Dtype) -> bool:
+    return math.isfinite(error) and error <= TOLERANCE.get(dtype, TOLERANCE_16_BIT)
+
+
+def _row_differences(got: Row, expected: Row) -> list[float]:
+    """Per row; infinite where a token that the model bans with minus infinity is not banned in both."""
     finite = np.isfinite(expected)
-    if not np.array_equal(got[~finite], expected[~finite]):
-        return math.inf
-    return float(np.abs(got[finite] - expected[finite]).max() / np.abs(expected[finite]).max())
+    differences = np.where(finite, np.abs(np.where(finite, got, 0) - np.where(finite, expected, 0)), 0)
+    differences = np.where(~finite & (got != expected), np.inf, differences)
+    return [float(row) for row in differences.max(axis=-1) / np.abs(expected[finite]).max()]
 
 
 def _tree(shape: Mode, vocabulary: int, rng: random.Random) -> TokenTree:
