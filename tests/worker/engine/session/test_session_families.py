@@ -16,14 +16,14 @@ CHUNK = 24
 
 FAMILIES = [
     ("llama", "tree"),
-    ("gemma3_text", "plain"),  # sliding windows
-    ("gemma3_text", "tree"),
+    ("gemma3_text", "tree"),  # sliding windows
+    ("gemma3_text", "chain"),
     ("qwen3_next", "tree"),  # recurrent states
-    ("falcon_h1", "plain"),  # a state and rows in each layer
-    ("deepseek_v32", "plain"),  # two row caches in each layer
-    ("llama4", "plain"),  # attention in chunks
+    ("falcon_h1", "tree"),  # a state and rows in each layer
+    ("deepseek_v32", "tree"),  # two row caches in each layer
+    ("llama4", "tree"),  # attention in chunks
+    ("rwkv7", "chain"),
     ("deepseek_v41", "chain"),  # a cache class of its own
-    ("rwkv7", "plain"),
 ]
 
 
@@ -67,10 +67,14 @@ def test_reused_caches_change_no_text(family: str, mode: Mode) -> None:
 def test_content_that_depends_on_the_prefill_is_made_as_in_a_cold_one() -> None:
     # Rope whose base grows with the end of a pass beyond 60 positions, in passes of 24.
     model = tiny_model("internlm3_past", max_position_embeddings=60)
-    assert Verifier(model, "plain").reusable == 60
-    cached = reused(model, prompts_of("internlm3_past"), "plain")
+    assert Verifier(model, "chain").reusable == 60
+    cached = reused(model, prompts_of("internlm3_past"), "chain")
     # Two passes of the first question, at least 32 tokens beyond what was kept, and else the system prompt.
     assert cached == [0, 40, 40, 40, 48, 40, 34, 40]
+
+
+def test_nothing_is_reused_where_no_row_is_sure_to_be_that_of_a_cold_prefill() -> None:
+    assert reused(tiny_model("llama"), prompts_of("llama"), "plain") == [0] * 8
 
 
 def reused(model: Any, prompts: list[list[int]], mode: Mode) -> list[int]:
