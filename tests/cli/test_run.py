@@ -25,7 +25,7 @@ PROMPTS = [
     {"prompt": "The last one has no id.", "max_tokens": 3, "ignore_eos": True},
 ]
 IDS = ["plain", "chat", "sampled", "Ümlaut", "openai", "request-6"]
-SUMS = ("prompt_tokens", "completion_tokens", "drafted_tokens", "accepted_tokens", "passes")
+SUMS = ("prompt_tokens", "cached_prompt_tokens", "completion_tokens", "drafted_tokens", "accepted_tokens", "passes")
 
 
 @dataclass
