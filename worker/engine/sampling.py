@@ -8,8 +8,8 @@ softmax(log p / T), and the text of a seed does not depend on how many tokens a 
 Where this differs from mlx-lm's filters, on purpose:
 - The mass of the nucleus is summed in float64. mlx-lm sums in float32, so for a token whose mass from above equals
   top_p to within rounding it may decide otherwise.
-- min-p compares in float32, and log p / T is float64. mlx-lm does both in the model's type: with bfloat16 it keeps a
-  token up to 1 % below min-p's threshold, or drops one as much above, and rounds log p / T to three digits.
+- min-p compares in float32, and log p / T is float64. mlx-lm does both in the model's type: with bfloat16 its min-p is
+  some percent off, and log p / T has 8 bits.
 - Of equal tokens at the edge of top-k the lowest ids stay; mlx-lm leaves open which.
 - A bias above the range of the logits' type gives its token all the probability; in mlx-lm nothing is a number then.
 """

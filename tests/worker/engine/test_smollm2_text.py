@@ -83,6 +83,17 @@ def test_any_tokens_concatenate_to_their_decoding(smollm2_tokenizer: TokenizerWr
     assert "".join(pieces_of(smollm2_tokenizer, tokens)) == smollm2_tokenizer.decode(tokens)
 
 
+def test_any_incomplete_tokens_concatenate_to_their_decoding(smollm2_tokenizer: TokenizerWrapper) -> None:
+    # Tokens that begin or end within a character, all of them, in random order with a few others between.
+    incomplete = [token for token in range(49152) if "\ufffd" in smollm2_tokenizer.decode([token])]
+    assert len(incomplete) > 128
+    rng = random.Random(1)
+    for _ in range(300):
+        tokens = rng.choices(incomplete, k=rng.randint(1, 80))
+        tokens = [token if rng.random() < 0.97 else rng.randrange(17, 49152) for token in tokens]
+        assert "".join(pieces_of(smollm2_tokenizer, tokens)) == smollm2_tokenizer.decode(tokens)
+
+
 def test_random_bytes_concatenate_to_their_decoding(smollm2_tokenizer: TokenizerWrapper) -> None:
     rng = random.Random(0)
     whole = "".join(TEXTS.values()).encode()
