@@ -7,7 +7,7 @@ DEMO_DIR ?= .cache/demo
 # uv brings its own certificates; the system's are those that the machine's owner trusts.
 export UV_SYSTEM_CERTS ?= 1
 
-.PHONY: demo test lint types format bench lock clean
+.PHONY: demo test soak families lint types format bench lock clean
 
 demo: .venv/ready
 	@mkdir -p $(DEMO_DIR)
@@ -16,6 +16,14 @@ demo: .venv/ready
 
 test: .venv/ready
 	$(BIN)/python -m pytest
+
+# The property tests of exactness with many more examples, and other ones each time.
+soak: .venv/ready
+	SOAK_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest tests/worker/engine/test_exactness_properties.py
+
+# The table of families and how each is verified.
+families: .venv/ready
+	$(BIN)/python -m bench.families.table
 
 lint: .venv/ready
 	$(BIN)/ruff check .

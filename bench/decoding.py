@@ -99,7 +99,7 @@ def main() -> None:
     options = parser.parse_args()
 
     engine = Engine.load(ModelSpec.parse(options.model), EngineOptions(options.data_dir), print)
-    curve = engine.curve
+    curve = engine.profile.curve
     print("c(n) in ms:", dict(zip(curve.nodes, [round(ms, 1) for ms in curve.milliseconds], strict=True)), flush=True)
     kinds: dict[str, Kind] = defaultdict(Kind)
     prompts = example_requests(tuple(options.files), temperature=0.0, max_tokens=options.max_tokens)

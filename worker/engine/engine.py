@@ -67,8 +67,8 @@ class Engine:
 
     def __init__(self, target: Target, profile: Profile, options: EngineOptions) -> None:
         self.target, self.options = target, options
-        self.verifier = Verifier(target.model, mode=profile.verification)
-        self.curve = profile.curve
+        self.profile = profile
+        self.verifier = Verifier(target.model, profile.verification, profile.reuses_prefixes)
         self.budget = Budget(profile.curve, options.fixed_nodes)
         speculates = self.verifier.mode != "plain" and self.budget.max_nodes > 1
         self.drafter: Drafter = SuffixDrafter() if speculates else NoDrafter()
@@ -87,7 +87,7 @@ class Engine:
 
     def with_options(self, options: EngineOptions) -> Engine:
         """An engine over the same loaded model; the session is its own."""
-        return Engine(self.target, Profile(self.verifier.mode, self.curve), options)
+        return Engine(self.target, self.profile, options)
 
     @property
     def description(self) -> Description:

@@ -13,7 +13,7 @@ from worker.engine.completion import Completion
 from worker.engine.drafters.protocol import Drafter, DraftLimits
 from worker.engine.interruption import Interruption
 from worker.engine.logprobs import LogprobRecord
-from worker.engine.sampling import Draws, History, Sampling, biased, log_softmax
+from worker.engine.sampling import Draws, History, Sampling, biased, drawn, likeliest, log_softmax
 from worker.engine.session import Session
 from worker.engine.tally import Tally
 from worker.engine.tree import TokenTree
@@ -140,7 +140,8 @@ class Generation:
                 return
             if self._finished():
                 # The pass under way has put the last token into the cache.
-                self._forget_last_row()
+                self.session.extend([self._pending])
+                self.session.keep(len(self.session.tokens) - 1)
                 return
             if len(self._draft()) > 1:
                 with watch.phase("verify"):
@@ -151,17 +152,14 @@ class Generation:
 
     def _queue(self, token: mx.array) -> mx.array:
         logits = self.verifier.step(token, self.session.cache)
-        chosen = mx.argmax(log_softmax(biased(logits, self.sampling)), axis=-1)
+        chosen = likeliest(log_softmax(biased(logits, self.sampling)))
         mx.async_eval(chosen)  # type: ignore[no-untyped-call]
         return chosen
 
     def _plain_token(self, token: int) -> None:
+        drawn(token, len(self._prompt) + len(self.completion.tokens))
         self.tally.count_pass(TokenTree(self._pending), accepted=0)
         self._advance([token], committed=[self._pending])
-
-    def _forget_last_row(self) -> None:
-        if not self.verifier.trim(self.session.cache, 1):
-            self.session.reset()
 
     def _advance(self, tokens: Sequence[int], committed: Sequence[int]) -> None:
         """Take the tokens of a pass, in order, and tell everyone who follows the text."""

@@ -20,7 +20,7 @@ from worker.engine.machine import chip, power_mode
 from worker.engine.sampling import log_softmax
 from worker.engine.tree import TokenTree
 from worker.engine.verify.copies import copied_all
-from worker.engine.verify.selfcheck import decide_mode, random_chain, random_tree
+from worker.engine.verify.selfcheck import VERSION, decide_mode, random_chain, random_tree
 from worker.engine.verify.verifier import Mode, Verifier, evaluate
 
 PREFIX_TOKENS = 64
@@ -29,10 +29,11 @@ KERNELS = "stock"
 
 @dataclass(frozen=True)
 class Profile:
-    """verification: how this model is verified here. curve: milliseconds of a pass over n nodes."""
+    """verification, reuses_prefixes: how this model is verified here. curve: milliseconds of a pass over n nodes."""
 
     verification: Mode
     curve: CostCurve
+    reuses_prefixes: bool = True
 
 
 def profile_of(target: Target, directory: Path, max_nodes: int, notify: Callable[[str], None]) -> Profile:
@@ -54,6 +55,8 @@ def profile_key(target: Target, max_nodes: int) -> dict[str, str | int]:
         "chip": chip(),
         "kernels": KERNELS,
         "mlx": version("mlx"),
+        "mlx_lm": version("mlx-lm"),
+        "verification": VERSION,
         "power": power_mode(),
         "model": str(target.spec),
         "identity": target.identity,
@@ -65,10 +68,12 @@ def measure_profile(target: Target, max_nodes: int, notify: Callable[[str], None
     """Run the self-check on the real model, then time real passes; plain mode measures one node only."""
     verdict = decide_mode(target.model, target.vocabulary, target.dtype)
     if verdict.refused:
-        notify(f"{target.spec} is verified in {verdict.mode} mode: {verdict}")
+        without = "" if verdict.reuses_prefixes else ", and reuses no prefixes"
+        notify(f"{target.spec} is verified in {verdict.mode} mode{without}: {verdict}")
     verifier = Verifier(target.model, verdict.mode)
     nodes = 1 if verifier.mode == "plain" else max_nodes
-    return Profile(verifier.mode, measure_cost_curve(PassTimer(verifier, target.vocabulary), nodes))
+    curve = measure_cost_curve(PassTimer(verifier, target.vocabulary), nodes)
+    return Profile(verdict.mode, curve, verdict.reuses_prefixes)
 
 
 class PassTimer:
@@ -106,7 +111,7 @@ def _load(path: Path) -> Profile | None:
     try:
         stored = json.loads(path.read_text("utf-8"))
         curve = CostCurve(tuple(stored["curve"]["nodes"]), tuple(stored["curve"]["milliseconds"]))
-        return Profile(stored["verification"], curve)
+        return Profile(stored["verification"], curve, stored["reuses_prefixes"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

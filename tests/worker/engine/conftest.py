@@ -57,7 +57,7 @@ def engine_for(tmp_path: Path) -> EngineFor:
             recipe={name: ResolvedValue(value=v, source="model") for name, v in (generation_defaults or {}).items()},
             identity="tiny",
         )
-        profile = Profile(mode, curve or CostCurve((1, 32), (1.0, 1.0)))
+        profile = Profile(mode, curve or CostCurve((1, 32), (1.0, 1.0)), reuses_prefixes=mode != "plain")
         engine = Engine(target, profile, EngineOptions(tmp_path, fixed_nodes=None if curve else nodes, **options))
         if drafter is not None:
             engine.drafter = drafter

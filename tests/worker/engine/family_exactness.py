@@ -58,6 +58,6 @@ def engine_under_trees(
     nodes: int = 32,
     prefill_chunk: int = 2048,
 ) -> Engine:
-    """An engine that verifies random trees of up to `nodes` nodes and depth 16: tokens of `expected`, and wrong ones."""
+    """Verifies random trees of up to `nodes` nodes and depth 16: tokens of `expected`, and wrong ones."""
     drafter = ScriptedDrafter(random_trees(expected, len(VOCABULARY_TOKENS), seed))
     return engine_for(model, nodes=nodes, drafter=drafter, mode=mode, prefill_chunk=prefill_chunk)

@@ -15,18 +15,22 @@ from toy_requests import PROMPT_IDS, request
 EVERYTHING = dict.fromkeys(range(VOCABULARY), -1e300)
 
 
+@pytest.mark.parametrize("nodes", [1, 16])
 @pytest.mark.parametrize(
     "values",
     [
+        {"logit_bias": EVERYTHING},
         {"temperature": 0.8, "logit_bias": EVERYTHING},
         {"logprobs": True, "logit_bias": EVERYTHING},
         {"presence_penalty": 0.5, "logit_bias": EVERYTHING},
         {"min_tokens": 1, "stop_token_ids": list(range(VOCABULARY))},
     ],
-    ids=["sampled", "with logprobs", "penalised", "nothing but stops"],
+    ids=["greedy", "sampled", "with logprobs", "penalised", "nothing but stops"],
 )
-def test_a_request_that_forbids_every_token_fails(llama: Any, engine_for: EngineFor, values: dict[str, Any]) -> None:
-    engine = engine_for(llama, drafter=ScriptedDrafter(chain_of([5, 6, 7], 3)))
+def test_a_request_that_forbids_every_token_fails(
+    llama: Any, engine_for: EngineFor, values: dict[str, Any], nodes: int
+) -> None:
+    engine = engine_for(llama, nodes=nodes, drafter=ScriptedDrafter(chain_of([5, 6, 7], 3)))
     result, stats = engine.generate(request(max_tokens=8, **values))
     assert result.error is not None
     assert (result.error.code, result.error.status) == ("no_token_left", 400)

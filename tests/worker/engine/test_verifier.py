@@ -320,10 +320,10 @@ def test_one_disagreement_is_overruled_by_two_agreements(llama: Any) -> None:
             wrong = self.passes in self.defect and inputs.shape[1] == NODES
             return self.model(inputs, cache=cache) * (2 if wrong else 1)
 
-    # The prefix is a pass of as many tokens as the tree, so every second one is a tree.
+    # The prefix is a pass of as many tokens as the tree: a chain is the second such pass, then every second is a tree.
     assert PREFIX_TOKENS == NODES
-    assert decide_mode(OnceWrong(llama, {2}), VOCABULARY, mx.float32).mode == "tree"
-    assert decide_mode(OnceWrong(llama, {2, 6}), VOCABULARY, mx.float32).mode == "chain"
+    assert decide_mode(OnceWrong(llama, {4}), VOCABULARY, mx.float32).mode == "tree"
+    assert decide_mode(OnceWrong(llama, {4, 8}), VOCABULARY, mx.float32).mode == "chain"
 
 
 def test_a_comparison_by_its_largest_and_its_typical_row() -> None:

@@ -20,7 +20,8 @@ def first_offset(offset: Any) -> Any:
 
 def node_positions(current: TreePass, offset: Any) -> mx.array:
     """[N] absolute positions of the nodes, given the offset that a model passed for the first row."""
-    return current.depths + first_offset(offset)
+    positions: mx.array = current.depths + first_offset(offset)
+    return positions
 
 
 def _tree_rope(x: mx.array, dims: int, **options: Any) -> mx.array:

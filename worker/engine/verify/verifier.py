@@ -22,13 +22,14 @@ class Verifier:
     """One target model.
 
     mode: "tree" verifies any tree in one pass; "chain" verifies chains, and restores and replays caches of any class;
-    in "plain" mode a tree has one node. A cache holds the committed tokens; the pending token is never in it before
-    its pass.
+    in "plain" mode a tree has one node. reuses_prefixes: see `Verdict`. A cache holds the committed tokens; the pending
+    token is never in it before its pass.
     """
 
-    def __init__(self, model: Any, mode: Mode = "tree") -> None:
+    def __init__(self, model: Any, mode: Mode = "tree", reuses_prefixes: bool = True) -> None:
         self.model = model
         self.mode: Mode = mode
+        self._reuses_prefixes = reuses_prefixes
         self._support = support_of(model) if mode == "tree" else limits_of(model)
         self._restoring: RestoringPass | None = None
 
@@ -44,11 +45,8 @@ class Verifier:
 
     @property
     def reusable(self) -> int | None:
-        """Leading positions whose rows do not depend on how the prompt was prefilled; None = all.
-
-        A model is decoded plainly where already a chain differs from one-token decoding, and then no row is like that.
-        """
-        return 0 if self.mode == "plain" else self._support.reusable
+        """Leading positions whose rows do not depend on how the prompt was prefilled; None = all."""
+        return self._support.reusable if self._reuses_prefixes else 0
 
     def new_cache(self) -> Cache:
         cache = make_prompt_cache(self.model)
@@ -91,6 +89,7 @@ class Verifier:
         else:
             assert self._restoring is not None
             self._restoring.commit(tree, path, lambda tokens: self.model(tokens, cache=cache))
+            self._restoring = None
 
     def abandon(self, tree: TokenTree, cache: Cache) -> None:
         """Forget the pass over a tree of several nodes: the cache is what it was before `forward`."""
@@ -101,6 +100,7 @@ class Verifier:
         else:
             assert self._restoring is not None
             self._restoring.abandon(len(tree))
+            self._restoring = None
 
     def trim(self, cache: Cache, tokens: int) -> bool:
         """Drop the last `tokens` committed tokens; False when this kind of cache cannot."""

@@ -63,6 +63,9 @@ class TreeKVCache(_TreeRows, stock.KVCache):  # type: ignore[misc]
 class TreeConcatenateKVCache(_TreeRows, stock.ConcatenateKVCache):  # type: ignore[misc]
     """As KVCache, but the buffer has exactly the rows it holds, and an update appends to all of them."""
 
+    keys: mx.array | None
+    values: mx.array | None
+
     def commit(self, nodes: int, path: Sequence[int]) -> None:
         super().commit(nodes, path)
         self._cut()
@@ -72,8 +75,8 @@ class TreeConcatenateKVCache(_TreeRows, stock.ConcatenateKVCache):  # type: igno
         self._cut()
 
     def _cut(self) -> None:
-        if self.keys is not None:
-            self.keys, self.values = (rows[..., : self.offset, :] for rows in (self.keys, self.values))
+        if self.keys is not None and self.values is not None:
+            self.keys, self.values = self.keys[..., : self.offset, :], self.values[..., : self.offset, :]
 
 
 class TreeChunkedKVCache(_TreeRows, stock.ChunkedKVCache):  # type: ignore[misc]
