@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import mlx.core as mx
 
@@ -10,7 +11,8 @@ from worker.engine.acceptance import walk
 from worker.engine.budget import Budget
 from worker.engine.calibration import Calibration
 from worker.engine.completion import Completion
-from worker.engine.drafters.protocol import Drafter, DraftLimits
+from worker.engine.drafters.guide import Guide
+from worker.engine.drafters.protocol import DraftContext, Drafter, DraftLimits
 from worker.engine.interruption import Interruption
 from worker.engine.logprobs import LogprobRecord
 from worker.engine.sampling import Draws, History, Sampling, biased, drawn, likeliest, log_softmax
@@ -56,6 +58,7 @@ class Generation:
     def run(self, prompt: Sequence[int], prefill_chunk: int) -> int:
         """Generate after `prompt`; returns how many prompt tokens the cache had already."""
         self._prompt, self._pending = prompt, prompt[-1]
+        self.session.serve(self.drafter)
         with self.tally.stopwatch.phase("prefill"):
             # A prefill that is interrupted leaves a shorter cache, and no token comes of it.
             cached = self.session.begin(prompt, prefill_chunk, lambda: self._interruption.ask() is not None)
@@ -91,12 +94,17 @@ class Generation:
             limits = DraftLimits(self.budget.max_nodes, self._remaining - 1)
             shape = self.verifier.shape_after(len(self.session.tokens), limits.nodes)
             if limits.nodes > 1 and limits.depth > 0 and shape != "plain":
-                self.drafter.draft(draft, limits)
+                self.drafter.draft(draft, limits, self._draft_context())
                 self.calibration.appraise(draft)
             self._draft_tree = draft
             verifiable = draft.likeliest_chain() if shape == "chain" else draft
         with watch.phase("draft"):
             return self.budget.choose(verifiable, watch.spent_ms("draft") - before)
+
+    def _draft_context(self) -> DraftContext:
+        position = len(self.session.tokens)
+        guide = Guide(self.sampling, position)
+        return DraftContext(position, self.session.drafter_layers, self.session.cache, guide)
 
     def _verify(self, tree: TokenTree) -> None:
         """One pass: verify `tree`, walk down it, commit the accepted path."""
@@ -105,10 +113,13 @@ class Generation:
             draws = Draws(self.sampling, self.verifier.forward(tree, self.session.cache))
         with watch.phase("sample"):
             accepted = walk(tree, lambda node, emitted: self._draw(draws, node, emitted), self.completion.rules.ends)
+        hidden = self.verifier.hidden
         with watch.phase("commit"):
             self.verifier.commit(tree, accepted.path, self.session.cache)
+            committed = [tree.tokens[node] for node in accepted.path]
+            self.session.extend(committed, None if hidden is None else hidden[mx.array(accepted.path)])
         self.tally.count_pass(tree, accepted=len(accepted.path) - 1)
-        self._advance(accepted.tokens, committed=[tree.tokens[node] for node in accepted.path])
+        self._advance(accepted.tokens)
 
     def _draw(self, draws: Draws, node: int, emitted: Sequence[int]) -> int:
         history = History(self._prompt, self.completion.tokens, emitted)
@@ -133,37 +144,37 @@ class Generation:
             current = self._queue(mx.array([self._pending]))
         while True:
             with watch.phase("verify"):
-                following = self._queue(current) if self._remaining > 1 else None
-                token = _read(current)
-            self._plain_token(token)
+                following = self._queue(current.chosen) if self._remaining > 1 else None
+            self._plain_token(current)
             if following is None:
                 return
             if self._finished():
                 # The pass under way has put the last token into the cache.
-                self.session.extend([self._pending])
+                self.session.extend([self._pending], following.hidden)
                 self.session.keep(len(self.session.tokens) - 1)
                 return
             if len(self._draft()) > 1:
-                with watch.phase("verify"):
-                    token = _read(following)
-                self._plain_token(token)
+                self._plain_token(following)
                 return
             current = following
 
-    def _queue(self, token: mx.array) -> mx.array:
+    def _queue(self, token: mx.array) -> _Queued:
         logits = self.verifier.step(token, self.session.cache)
         chosen = likeliest(log_softmax(biased(logits, self.sampling)))
         mx.async_eval(chosen)  # type: ignore[no-untyped-call]
-        return chosen
+        return _Queued(chosen, self.verifier.hidden)
 
-    def _plain_token(self, token: int) -> None:
-        drawn(token, len(self._prompt) + len(self.completion.tokens))
+    def _plain_token(self, queued: _Queued) -> None:
+        """Wait for a queued pass, and take its token."""
+        with self.tally.stopwatch.phase("verify"):
+            token = drawn(queued.read(), len(self._prompt) + len(self.completion.tokens))
+        with self.tally.stopwatch.phase("commit"):
+            self.session.extend([self._pending], queued.hidden)
         self.tally.count_pass(TokenTree(self._pending), accepted=0)
-        self._advance([token], committed=[self._pending])
+        self._advance([token])
 
-    def _advance(self, tokens: Sequence[int], committed: Sequence[int]) -> None:
+    def _advance(self, tokens: Sequence[int]) -> None:
         """Take the tokens of a pass, in order, and tell everyone who follows the text."""
-        self.session.extend(committed)
         self.tally.first_token()
         with self.tally.stopwatch.phase("draft"):
             assert self._draft_tree is not None
@@ -176,8 +187,15 @@ class Generation:
         self._on_tokens(self.completion.new_text(), len(self.completion.tokens))
 
 
-def _read(token: mx.array) -> int:
-    """The value of a queued token; waits for its pass."""
-    value = token.item()
-    assert isinstance(value, int)
-    return value
+@dataclass(frozen=True)
+class _Queued:
+    """A plain pass under way: the token that it chooses, [1], and the row of the drafter's taps."""
+
+    chosen: mx.array
+    hidden: mx.array | None
+
+    def read(self) -> int:
+        """The chosen token; waits for the pass."""
+        value = self.chosen.item()
+        assert isinstance(value, int)
+        return value

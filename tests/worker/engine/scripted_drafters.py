@@ -3,14 +3,14 @@
 import random
 from collections.abc import Callable, Sequence
 
-from worker.engine.drafters.protocol import DraftLimits
+from worker.engine.drafters.protocol import DraftContext, DraftLimits, TextDrafter
 from worker.engine.tree import TokenTree
 
 Script = Callable[[int, TokenTree, DraftLimits], None]
 """script(emitted, tree, limits): add guesses, `emitted` completion tokens after the prompt."""
 
 
-class ScriptedDrafter:
+class ScriptedDrafter(TextDrafter):
     """Calls `script` for every draft, and records what it was asked for and told."""
 
     name = "scripted"
@@ -21,11 +21,11 @@ class ScriptedDrafter:
         self.prompt_length = 0
         self.asked: list[tuple[int, DraftLimits]] = []
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        self.tokens = list(tokens)
-        self.prompt_length = len(tokens)
+    def prefill(self, prompt: Sequence[int]) -> None:
+        self.tokens = list(prompt)
+        self.prompt_length = len(prompt)
 
-    def draft(self, tree: TokenTree, limits: DraftLimits) -> None:
+    def draft(self, tree: TokenTree, limits: DraftLimits, context: DraftContext) -> None:
         assert tree.tokens == [self.tokens[-1]]
         emitted = len(self.tokens) - self.prompt_length
         self.asked.append((emitted, limits))
@@ -33,13 +33,6 @@ class ScriptedDrafter:
 
     def commit(self, tokens: Sequence[int]) -> None:
         self.tokens.extend(tokens)
-
-    def snapshot(self) -> object:
-        return len(self.tokens)
-
-    def restore(self, snapshot: object) -> None:
-        assert isinstance(snapshot, int)
-        del self.tokens[snapshot:]
 
 
 def add_chain(tree: TokenTree, tokens: Sequence[int], limits: DraftLimits, confidence: float = 0.9) -> list[int]:

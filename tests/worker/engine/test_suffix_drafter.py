@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from worker.engine.drafters.protocol import DraftLimits
+from worker.engine.drafters.protocol import DraftContext, DraftLimits
 from worker.engine.drafters.suffix import MAX_OCCURRENCES, SuffixDrafter
 from worker.engine.tree import TokenTree
 
@@ -14,7 +14,7 @@ WIDE = DraftLimits(nodes=32, depth=16)
 
 def draft(drafter: SuffixDrafter, pending: int, limits: DraftLimits = WIDE) -> TokenTree:
     tree = TokenTree(pending)
-    drafter.draft(tree, limits)
+    drafter.draft(tree, limits, DraftContext())
     return tree
 
 
@@ -76,9 +76,9 @@ class CountingDrafter(SuffixDrafter):
         self.added += len(tokens)
         super().commit(tokens)
 
-    def restore(self, snapshot: object) -> None:
+    def _go_back(self, length: int) -> None:
         before = len(self._tokens)
-        super().restore(snapshot)
+        super()._go_back(length)
         self.removed += before - len(self._tokens)
 
 
@@ -124,25 +124,6 @@ def test_drafting_leaves_no_trace() -> None:
     drafter.commit([99])
     drafter.commit(tokens[-2:])
     assert content(draft(drafter, tokens[-1])) == content(cold([*tokens, 99, *tokens[-2:]]))
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_restore_returns_to_the_snapshot(seed: int) -> None:
-    rng = random.Random(seed)
-    tokens = repetitive(rng, 120)
-    drafter = SuffixDrafter()
-    drafter.prefill(tokens[:40])
-    outer = drafter.snapshot()
-    drafter.commit(tokens[40:70])
-    inner = drafter.snapshot()
-    drafter.commit(tokens[70:])
-    drafter.restore(inner)
-    assert content(draft(drafter, tokens[69])) == content(cold(tokens[:70]))
-    drafter.restore(outer)
-    assert content(draft(drafter, tokens[39])) == content(cold(tokens[:40]))
-    other = repetitive(rng, 40)
-    drafter.commit(other)
-    assert content(draft(drafter, other[-1])) == content(cold([*tokens[:40], *other]))
 
 
 @pytest.mark.parametrize("seed", range(12))

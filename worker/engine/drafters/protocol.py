@@ -1,14 +1,21 @@
 """The protocol that every drafter follows.
 
-A drafter's state is a pure function of the tokens it was given by `prefill` and `commit`: nothing that it guessed, and
-that the target rejected, stays behind.
+Between two passes the target's cache holds the L committed tokens, at positions 0 to L - 1; the pending token, at
+position L, is chosen but not in it. A drafter's state is a pure function of the committed tokens and of the hidden
+states that the target had for them: nothing that it guessed, and that the target rejected, stays behind.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import mlx.core as mx
+
+from worker.engine.drafters.guide import Guide
 from worker.engine.tree import TokenTree
+from worker.engine.verify.taps import Taps
 
 
 @dataclass(frozen=True)
@@ -19,41 +26,76 @@ class DraftLimits:
     depth: int
 
 
+@dataclass(frozen=True)
+class DraftContext:
+    """What a draft may look at.
+
+    layers: the drafter's own cache. target_layers: the target's, to be read only. position: L, of the root. guide:
+    ranks candidates as the target will draw.
+    """
+
+    position: int = 0
+    layers: list[Any] = field(default_factory=list)
+    target_layers: list[Any] = field(default_factory=list)
+    guide: Guide = field(default_factory=Guide)
+
+
 class Drafter(Protocol):
+    """A source of guesses. `taps`: the hidden states of the target that it reads, None when it reads none."""
+
     name: str
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        """Start a request with its prompt, the pending token included; what was before is forgotten."""
+    @property
+    def taps(self) -> Taps | None: ...
 
-    def draft(self, tree: TokenTree, limits: DraftLimits) -> None:
-        """Add guesses below the root of `tree`, each with its confidence."""
+    def new_cache(self) -> list[Any]:
+        """Cache layers of its own, with one entry per committed token; none for a drafter that needs only text.
+
+        They are kept, copied, cut and restored together with the target's.
+        """
+
+    def prefill(self, prompt: Sequence[int]) -> None:
+        """A request begins with `prompt`, the pending token included; what was before is forgotten.
+
+        The layers hold a part of the prompt already when it begins as an earlier one did.
+        """
+
+    def absorb(self, tokens: Sequence[int], hidden: mx.array | None, layers: list[Any]) -> None:
+        """`tokens` [n] have entered the target's cache: bring `layers` up to them.
+
+        hidden: their rows of `taps`, [n, width]. Comes for every chunk of a prompt and after every pass, before
+        `commit`.
+        """
+
+    def draft(self, tree: TokenTree, limits: DraftLimits, context: DraftContext) -> None:
+        """Add guesses below the root of `tree`, each with its confidence; the layers stay as they are."""
 
     def commit(self, tokens: Sequence[int]) -> None:
         """The next tokens of the text, in order; the last one is the new pending token."""
 
-    def snapshot(self) -> object:
-        """The present state, to return to with `restore`."""
 
-    def restore(self, snapshot: object) -> None:
-        """Return to a state that `snapshot` gave since the last `prefill`."""
+class TextDrafter:
+    """What drafters have in common that need only the text."""
+
+    taps: Taps | None = None
+
+    def new_cache(self) -> list[Any]:
+        return []
+
+    def absorb(self, tokens: Sequence[int], hidden: mx.array | None, layers: list[Any]) -> None:
+        pass
 
 
-class NoDrafter:
+class NoDrafter(TextDrafter):
     """No guesses: plain decoding."""
 
     name = "none"
 
-    def prefill(self, tokens: Sequence[int]) -> None:
+    def prefill(self, prompt: Sequence[int]) -> None:
         pass
 
-    def draft(self, tree: TokenTree, limits: DraftLimits) -> None:
+    def draft(self, tree: TokenTree, limits: DraftLimits, context: DraftContext) -> None:
         pass
 
     def commit(self, tokens: Sequence[int]) -> None:
-        pass
-
-    def snapshot(self) -> object:
-        return None
-
-    def restore(self, snapshot: object) -> None:
         pass

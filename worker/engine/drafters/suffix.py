@@ -9,7 +9,7 @@ import heapq
 import itertools
 from collections.abc import Sequence
 
-from worker.engine.drafters.protocol import DraftLimits
+from worker.engine.drafters.protocol import DraftContext, DraftLimits, TextDrafter
 from worker.engine.shared_prefix import shared_prefix
 from worker.engine.tree import TokenTree
 
@@ -37,7 +37,7 @@ _RELIABILITY = [1 - 0.8 * 0.8**match for match in range(MAX_MATCH + 1)]
 _VOTES = [VOTE_BASE**match for match in range(MAX_MATCH + 1)]
 
 
-class SuffixDrafter:
+class SuffixDrafter(TextDrafter):
     """Guesses from the request's own tokens."""
 
     name = "suffix"
@@ -46,11 +46,11 @@ class SuffixDrafter:
         self._tokens: list[int] = []
         self._ends: dict[tuple[int, ...], list[int]] = {}
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        """What the tokens of before share with `tokens` stays indexed: a long shared prefix costs a comparison."""
-        shared = shared_prefix(self._tokens, tokens)
-        self.restore(shared)
-        self.commit(tokens[shared:])
+    def prefill(self, prompt: Sequence[int]) -> None:
+        """What the tokens of before share with `prompt` stays indexed: a long shared prefix costs a comparison."""
+        shared = shared_prefix(self._tokens, prompt)
+        self._go_back(shared)
+        self.commit(prompt[shared:])
 
     def commit(self, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -58,12 +58,9 @@ class SuffixDrafter:
             for ngram in self._last_ngrams():
                 self._ends.setdefault(ngram, []).append(len(self._tokens))
 
-    def snapshot(self) -> object:
-        return len(self._tokens)
-
-    def restore(self, snapshot: object) -> None:
-        assert isinstance(snapshot, int)
-        while len(self._tokens) > snapshot:
+    def _go_back(self, length: int) -> None:
+        """Forget the last tokens until `length` are left."""
+        while len(self._tokens) > length:
             for ngram in self._last_ngrams():
                 ends = self._ends[ngram]
                 ends.pop()
@@ -71,7 +68,7 @@ class SuffixDrafter:
                     del self._ends[ngram]
             self._tokens.pop()
 
-    def draft(self, tree: TokenTree, limits: DraftLimits) -> None:
+    def draft(self, tree: TokenTree, limits: DraftLimits, context: DraftContext) -> None:
         assert not self._tokens or tree.tokens[0] == self._tokens[-1], "the root is the last committed token"
         order = itertools.count()
         frontier = [(-1.0, next(order), 0, -1, 1.0, self._occurrences())]

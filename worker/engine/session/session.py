@@ -1,4 +1,4 @@
-"""Session: the target's cache as it lives from one request to the next.
+"""Session: the caches of target and drafter as they live from one request to the next.
 
 The live cache keeps the tokens of the last request, and the next prompt goes on in place from what it shares with them;
 snapshots of earlier prompts wait in a tree of prefixes. So a batch with one system prompt prefills it once, or twice if
@@ -11,25 +11,41 @@ from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
+from worker.engine.drafters.protocol import Drafter, NoDrafter
 from worker.engine.session.layers import can_go_back
 from worker.engine.session.prefix_tree import PrefixTree
 from worker.engine.shared_prefix import shared_prefix
-from worker.engine.verify.verifier import Cache, Verifier
+from worker.engine.verify.verifier import Cache, Verifier, evaluate
 
 # A snapshot that saves fewer tokens of prefill than this is not worth its copy, nor the pass that ends at it.
 MIN_SAVED_TOKENS = 32
 
 
 class Session:
-    """One live cache and the tokens in it, over a tree of snapshots."""
+    """One live cache and the tokens in it, over a tree of snapshots.
+
+    cache: the target's layers. drafter_layers: those of the drafter that is served, with the same tokens.
+    """
 
     def __init__(self, verifier: Verifier, tree: PrefixTree, reusable: int | None = None) -> None:
         """reusable: positions up to which content does not depend on how passes were split; None = all."""
         self._verifier, self._tree = verifier, tree
         self._reusable = sys.maxsize if reusable is None else reusable
         self._sound = self._reusable
+        self._drafter: Drafter = NoDrafter()
         self.tokens: list[int] = []
         self.cache: Cache = verifier.new_cache()
+        self.drafter_layers: Cache = []
+
+    def serve(self, drafter: Drafter) -> None:
+        """Keep the layers of `drafter` beside the target's from now on; what was cached without them is let go."""
+        if drafter is self._drafter:
+            return
+        layers = drafter.new_cache()
+        self._drafter, self._verifier.taps = drafter, drafter.taps
+        if layers or self.drafter_layers:
+            self._tree.clear()
+            self.reset()
 
     def begin(self, prompt: Sequence[int], chunk: int, should_stop: Callable[[], bool] = lambda: False) -> int:
         """Bring all of `prompt` but its last token into the cache; returns how many tokens were there already.
@@ -48,11 +64,12 @@ class Session:
             if not self._prefill(prompt[:stop], chunk, should_stop):
                 break
             if stop <= limit and self._is_worth_keeping(self.tokens):
-                self._tree.insert(self.tokens, self.cache)
+                self._tree.insert(self.tokens, self._layers)
         return cached
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Note tokens that a pass has committed."""
+    def extend(self, tokens: Sequence[int], hidden: mx.array | None = None) -> None:
+        """Note tokens that a pass has committed, and let the drafter follow. hidden: their rows of its taps."""
+        self._drafter.absorb(tokens, hidden, self.drafter_layers)
         self.tokens.extend(tokens)
 
     def keep(self, length: int) -> None:
@@ -64,6 +81,11 @@ class Session:
         """Start from an empty cache."""
         self.tokens = []
         self.cache = self._verifier.new_cache()
+        self.drafter_layers = self._drafter.new_cache()
+
+    @property
+    def _layers(self) -> Cache:
+        return [*self.cache, *self.drafter_layers]
 
     def _reuse_limit(self, end: int, chunk: int) -> int:
         """How many of a prompt's `end` tokens may come from earlier requests.
@@ -80,7 +102,8 @@ class Session:
             return live
         self.reset()
         if stored:
-            self.cache = self._tree.restore(prompt[:stored], self.cache, room)
+            restored = self._tree.restore(prompt[:stored], self._layers, room)
+            self.cache, self.drafter_layers = restored[: len(self.cache)], restored[len(self.cache) :]
             self.tokens = list(prompt[:stored])
         return stored
 
@@ -88,8 +111,10 @@ class Session:
         surplus = len(self.tokens) - length
         if surplus <= 0:
             return True
-        if not can_go_back(self.cache) or not self._verifier.trim(self.cache, surplus):
+        if not can_go_back(self._layers):
             return False
+        for layer in self._layers:
+            layer.trim(surplus)
         del self.tokens[length:]
         return True
 
@@ -100,7 +125,8 @@ class Session:
                 return False
             piece = prompt[len(self.tokens) : len(self.tokens) + chunk]
             self._verifier.prefill(piece, self.cache)
-            self.tokens.extend(piece)
+            self.extend(piece, self._verifier.hidden)
+            evaluate(self.drafter_layers)
             mx.clear_cache()
         return True
 

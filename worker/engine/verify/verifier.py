@@ -12,6 +12,7 @@ from worker.engine.tree import TokenTree
 from worker.engine.verify.caches import adopt, adoptable, flat
 from worker.engine.verify.restoring import RestoringPass
 from worker.engine.verify.support import limits_of, support_of
+from worker.engine.verify.taps import Taps
 from worker.engine.verify.tree_pass import tree_pass
 
 Mode = Literal["tree", "chain", "plain"]
@@ -23,13 +24,14 @@ class Verifier:
 
     mode: "tree" verifies any tree in one pass; "chain" verifies chains, and restores and replays caches of any class;
     in "plain" mode a tree has one node. reuses_prefixes: see `Verdict`. A cache holds the committed tokens; the pending
-    token is never in it before its pass.
+    token is never in it before its pass. taps: the hidden states that a drafter reads of every pass.
     """
 
     def __init__(self, model: Any, mode: Mode = "tree", reuses_prefixes: bool = True) -> None:
         self.model = model
         self.mode: Mode = mode
         self._reuses_prefixes = reuses_prefixes
+        self.taps: Taps | None = None
         self._support = support_of(model) if mode == "tree" else limits_of(model)
         self._restoring: RestoringPass | None = None
 
@@ -54,28 +56,38 @@ class Verifier:
 
     def prefill(self, tokens: Sequence[int], cache: Cache) -> None:
         """Append `tokens` to the cache; their logits are not computed further than the model needs."""
-        self.model(mx.array([list(tokens)]), cache=cache)
+        self._run(mx.array([list(tokens)]), cache)
         evaluate(cache)
 
     def forward(self, tree: TokenTree, cache: Cache) -> mx.array:
         """Logits of every node, [N, vocabulary], lazy. Follow with exactly one `commit` or `abandon`."""
         tokens = mx.array([tree.tokens])
-        logits: mx.array
         if len(tree) == 1:
-            logits = self.model(tokens, cache=cache)[0]
-        elif self.mode == "tree":
+            return self._run(tokens, cache)
+        if self.mode == "tree":
             with tree_pass(tree):
-                logits = self.model(tokens, cache=cache)[0]
-        else:
-            assert self.mode == "chain"
-            assert tree.is_chain
-            self._restoring = RestoringPass(cache)
-            logits = self.model(tokens, cache=cache)[0]
-        return logits
+                return self._run(tokens, cache)
+        assert self.mode == "chain"
+        assert tree.is_chain
+        self._restoring = RestoringPass(cache)
+        return self._run(tokens, cache)
 
     def step(self, token: mx.array, cache: Cache) -> mx.array:
         """Logits after one more token, [1, vocabulary], lazy; `token` is [1] and may itself be lazy."""
-        logits: mx.array = self.model(token[None], cache=cache)[0]
+        return self._run(token[None], cache)
+
+    @property
+    def hidden(self) -> mx.array | None:
+        """What `taps` recorded of the latest pass or prefill, [N, width]; None without taps."""
+        return self.taps.hidden if self.taps else None
+
+    def _run(self, tokens: mx.array, cache: Cache) -> mx.array:
+        logits: mx.array
+        if self.taps is None:
+            logits = self.model(tokens, cache=cache)[0]
+        else:
+            with self.taps.recording():
+                logits = self.model(tokens, cache=cache)[0]
         return logits
 
     def commit(self, tree: TokenTree, path: Sequence[int], cache: Cache) -> None:

@@ -1,0 +1,55 @@
+"""The guide ranks candidates as the target will draw them."""
+
+import numpy as np
+import pytest
+
+from worker.engine.drafters.guide import CONSIDERED, Guide
+from worker.engine.sampling import Sampling, draw
+
+
+def logprobs_of(vocabulary: int, seed: int) -> np.ndarray:
+    logits = np.random.default_rng(seed).normal(size=vocabulary).astype(np.float32) * 2
+    return (logits - np.log(np.exp(logits).sum())).astype(np.float32)
+
+
+def test_a_greedy_guide_ranks_by_probability() -> None:
+    row = np.log(np.array([0.1, 0.6, 0.05, 0.25], dtype=np.float32))
+    assert [token for token, _ in Guide().candidates(row, 1, 3)] == [1, 3, 0]
+    assert [odds for _, odds in Guide().candidates(row, 1, 2)] == pytest.approx([0.6, 0.25])
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.8}, {"top_k": 5}, {"min_p": 0.1}])
+def test_the_first_candidate_of_the_targets_own_row_is_its_draw(filters: dict[str, float]) -> None:
+    for seed in range(50):
+        row = logprobs_of(80, seed)
+        sampling = Sampling(temperature=0.9, seed=seed, **filters)  # type: ignore[arg-type]
+        for depth in (1, 2, 7):
+            (token, odds), *_ = Guide(sampling, position=100).candidates(row, depth, 4)
+            assert token == draw(row, sampling, 100 + depth)
+            assert 0 < odds <= 1
+
+
+def test_odds_without_noise_are_those_of_the_draw() -> None:
+    row = np.log(np.array([0.5, 0.25, 0.125, 0.125], dtype=np.float32))
+    guide = Guide(Sampling(temperature=0.5, top_k=3, seed=1), noise=False)
+    # Squared and renormalised over the three that survive.
+    whole = 0.25 + 0.0625 + 0.015625
+    assert guide.candidates(row, 1, 3) == [
+        (0, pytest.approx(0.25 / whole)),
+        (1, pytest.approx(0.0625 / whole)),
+        (2, pytest.approx(0.015625 / whole)),
+    ]
+
+
+def test_a_part_of_the_vocabulary_is_ranked_with_the_noise_of_its_own_ids() -> None:
+    row, ids = logprobs_of(60, 3), np.arange(7, 60, 4)
+    guide = Guide(Sampling(temperature=1.0, seed=5), position=9)
+    whole = [token for token, _ in guide.candidates(row, 2, 60) if token in set(ids.tolist())]
+    assert [token for token, _ in guide.candidates(row[ids], 2, len(ids), ids)] == whole
+
+
+def test_a_large_vocabulary_is_ranked_by_its_likeliest_tokens() -> None:
+    row = logprobs_of(5000, 8)
+    chosen = Guide(Sampling(temperature=1.0, seed=2)).candidates(row, 1, 5)
+    likeliest = set(np.argsort(-row)[:CONSIDERED].tolist())
+    assert {token for token, _ in chosen} <= likeliest
