@@ -10,9 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from worker.engine.philox import gumbel_noise
 from worker.engine.sampling import Row, Sampling, Tokens, tempered
+
+Scores = npt.NDArray[np.float64]
 
 # Candidates that the noise may lift: beyond so many the likeliest tokens have no chance worth a node.
 CONSIDERED = 256
@@ -43,7 +46,7 @@ class Guide:
         tokens = chosen if ids is None else ids[chosen]
         return [(int(token), float(min(1.0, chance))) for token, chance in zip(tokens, odds, strict=True)]
 
-    def _scores(self, logprobs: Row, depth: int, ids: Tokens | None) -> tuple[Tokens, Row]:
+    def _scores(self, logprobs: Row, depth: int, ids: Tokens | None) -> tuple[Tokens, Scores]:
         """Places in `logprobs` that a draw may take, and their log p / T with the noise of their position."""
         places, scores = tempered(logprobs, self.sampling)
         if len(places) > CONSIDERED:
@@ -55,7 +58,7 @@ class Guide:
         return places, scores
 
 
-def _largest(values: Row, count: int) -> Tokens:
+def _largest(values: Row | Scores, count: int) -> Tokens:
     """Places of the `count` largest values, largest first; of equal ones the first comes first."""
     if count < len(values):
         threshold = np.partition(values, len(values) - count)[len(values) - count]
@@ -65,6 +68,7 @@ def _largest(values: Row, count: int) -> Tokens:
     return places[np.argsort(-values[places], kind="stable")][:count]
 
 
-def _softmax(scores: Row) -> Row:
-    powers = np.exp(scores - scores.max())
-    return powers / powers.sum()
+def _softmax(scores: Scores) -> Scores:
+    powers: Scores = np.exp(scores - scores.max())
+    odds: Scores = powers / powers.sum()
+    return odds
