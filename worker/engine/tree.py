@@ -11,7 +11,8 @@ class TokenTree:
 
     The pending token is chosen but not yet in the cache, so a pass always commits node 0. Siblings have different
     tokens: `add` merges equal ones. `confidences[i]` is the drafter's own estimate that node i is accepted when its
-    parent is; `values[i]` the calibrated probability that node i is accepted, never above the value of the parent.
+    parent is; `values[i]` the calibrated probability that node i is accepted, never above the value of the parent;
+    `sources[i]` the bits of the drafters that proposed it.
     """
 
     def __init__(self, pending: int) -> None:
@@ -20,12 +21,13 @@ class TokenTree:
         self.depths = [0]
         self.confidences = [1.0]
         self.values = [1.0]
+        self.sources = [0]
         self._children: list[dict[int, int]] = [{}]
 
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def add(self, parent: int, token: int, confidence: float) -> int:
+    def add(self, parent: int, token: int, confidence: float, source: int = 1) -> int:
         """Add (or find) the child of `parent` with `token`; returns its node. The larger confidence wins."""
         assert 0 <= parent < len(self)
         assert 0 <= confidence <= 1
@@ -37,11 +39,13 @@ class TokenTree:
             self.depths.append(self.depths[parent] + 1)
             self.confidences.append(confidence)
             self.values.append(self.values[parent] * confidence)
+            self.sources.append(0)
             self._children.append({})
             self._children[parent][token] = node
         elif confidence > self.confidences[node]:
             self.confidences[node] = confidence
             self.values[node] = self.values[parent] * confidence
+        self.sources[node] |= source
         return node
 
     def child(self, node: int, token: int) -> int | None:
@@ -96,7 +100,7 @@ class TokenTree:
         stack = [(child, 0) for child in self._by_value(0, kept)]
         while stack:
             node, parent = stack.pop()
-            new = tree.add(parent, self.tokens[node], self.confidences[node])
+            new = tree.add(parent, self.tokens[node], self.confidences[node], self.sources[node])
             tree.values[new] = self.values[node]
             stack.extend((child, new) for child in self._by_value(node, kept))
         assert len(tree) == len(kept)

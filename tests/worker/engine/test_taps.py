@@ -63,3 +63,13 @@ def test_a_block_that_is_not_there_and_a_model_built_otherwise_are_told() -> Non
         Taps(tiny_model("llama"), blocks=(3,))
     with pytest.raises(ValueError, match="no inner module"):
         Taps(tiny_model("gpt2"))
+
+
+def test_joined_taps_record_one_after_the_other() -> None:
+    model = tiny_model("llama")
+    first, second = Taps(model, blocks=(2,), normed=True), Taps(model, blocks=(0, 2))
+    _, one = recorded(model, first)
+    _, two = recorded(model, second)
+    whole = first.joined(second)
+    assert whole.states == first.states + second.states == 4
+    assert mx.array_equal(recorded(model, whole)[1], mx.concatenate([one, two], axis=-1))

@@ -26,6 +26,7 @@ class Taps:
     """
 
     def __init__(self, model: Any, blocks: Sequence[int] = (), normed: bool = False) -> None:
+        self._model = model
         self._head_module, self._inner = head_and_inner(model)
         blocks_of_model = self._inner.layers
         for block in blocks:
@@ -38,6 +39,18 @@ class Taps:
         if normed:
             self._order.append(self._inner)
         self.hidden: mx.array | None = None
+
+    @property
+    def states(self) -> int:
+        """How many hidden states a row holds, one after the other."""
+        return len(self._order)
+
+    def joined(self, *others: Taps) -> Taps:
+        """Taps of the same target that record what all of them do, one after the other."""
+        assert all(other._model is self._model for other in others)
+        whole = Taps(self._model)
+        whole._order = [module for taps in (self, *others) for module in taps._order]
+        return whole
 
     @contextmanager
     def recording(self) -> Iterator[None]:

@@ -1,0 +1,115 @@
+"""Several drafters' candidates in one tree, merged by path."""
+
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from scripted_drafters import ScriptedDrafter, add_chain
+
+from bench.families import tiny_model
+from worker.engine.drafters.mixture import MixtureDrafter, merge
+from worker.engine.drafters.protocol import DraftContext, DraftLimits
+from worker.engine.tree import TokenTree
+from worker.engine.verify.taps import Taps
+
+WIDE = DraftLimits(nodes=32, depth=8)
+
+
+def tree_of(paths: dict[tuple[int, ...], float], pending: int = 7) -> TokenTree:
+    """A tree with the confidence of the last token of each path."""
+    tree = TokenTree(pending)
+    for path, confidence in paths.items():
+        node = 0
+        for token in path[:-1]:
+            found = tree.child(node, token)
+            assert found is not None
+            node = found
+        tree.add(node, path[-1], confidence)
+    return tree
+
+
+def paths_of(tree: TokenTree) -> dict[tuple[int, ...], tuple[float, int]]:
+    """Path -> confidence and sources."""
+    return {
+        tuple(tree.tokens[one] for one in tree.path(node)[1:]): (tree.confidences[node], tree.sources[node])
+        for node in range(1, len(tree))
+    }
+
+
+def test_the_same_path_is_one_node_with_both_sources() -> None:
+    one = tree_of({(1,): 0.9, (1, 2): 0.5, (3,): 0.1})
+    other = tree_of({(1,): 0.4, (1, 2): 0.8, (1, 4): 0.2})
+    whole = TokenTree(7)
+    merge(whole, [one, other], WIDE)
+    assert paths_of(whole) == {
+        (1,): (0.9, 0b11),
+        (1, 2): (0.8, 0b11),
+        (3,): (0.1, 0b01),
+        (1, 4): (0.2, 0b10),
+    }
+
+
+def test_the_most_promising_nodes_come_first_when_room_is_short() -> None:
+    one = tree_of({(1,): 0.9, (1, 2): 0.5, (1, 2, 3): 0.9})
+    other = tree_of({(5,): 0.46, (5, 6): 0.1, (8,): 0.2})
+    # Chances: 0.9, 0.45, 0.405 and 0.46, 0.046, 0.2.
+    for room, kept in ((2, [(1,)]), (3, [(1,), (5,)]), (5, [(1,), (5,), (1, 2), (1, 2, 3)])):
+        whole = TokenTree(7)
+        merge(whole, [one, other], DraftLimits(nodes=room, depth=8))
+        assert list(paths_of(whole)) == kept
+
+
+class Layered(ScriptedDrafter):
+    """Keeps what it was given to absorb."""
+
+    def __init__(self, name: str, count: int, taps: Taps | None) -> None:
+        super().__init__(lambda emitted, tree, limits: None)
+        self.name, self.count, self.taps = name, count, taps
+        self.absorbed: list[Any] = []
+        self.context: DraftContext | None = None
+
+    def new_cache(self) -> list[Any]:
+        return [f"{self.name}{number}" for number in range(self.count)]
+
+    def absorb(self, tokens: Any, hidden: Any, layers: Any) -> None:
+        self.absorbed.append((list(tokens), None if hidden is None else hidden.tolist(), list(layers)))
+
+    def draft(self, tree: TokenTree, limits: DraftLimits, context: DraftContext) -> None:
+        self.context = context
+        add_chain(tree, [self.count, 9], limits)
+
+
+def test_everyone_gets_its_own_layers_and_states() -> None:
+    model = tiny_model("llama")
+    drafters = [
+        Layered("a", 2, Taps(model, blocks=(0,))),
+        Layered("b", 0, None),
+        Layered("c", 1, Taps(model, blocks=(1, 2))),
+    ]
+    mixture = MixtureDrafter(drafters)
+    assert mixture.name == "a+b+c"
+    assert mixture.new_cache() == ["a0", "a1", "c0"]
+    assert mixture.taps is not None
+    assert mixture.taps.states == 3
+    mixture.absorb([4, 5], mx.array([[1, 2, 3], [4, 5, 6]]), ["x", "y", "z"])
+    assert drafters[0].absorbed == [([4, 5], [[1], [4]], ["x", "y"])]
+    assert drafters[1].absorbed == [([4, 5], None, [])]
+    assert drafters[2].absorbed == [([4, 5], [[2, 3], [5, 6]], ["z"])]
+    mixture.prefill([1, 7])
+    tree = TokenTree(7)
+    mixture.draft(tree, WIDE, DraftContext(position=1, layers=["x", "y", "z"], target_layers=["t"]))
+    assert set(paths_of(tree)) == {(2,), (2, 9), (0,), (0, 9), (1,), (1, 9)}
+    assert drafters[2].context == DraftContext(position=1, layers=["z"], target_layers=["t"])
+    mixture.commit([3])
+    assert all(drafter.tokens == [1, 7, 3] for drafter in drafters)
+
+
+def test_a_mixture_without_taps_reads_no_states() -> None:
+    mixture = MixtureDrafter([Layered("a", 1, None), Layered("b", 1, None)])
+    assert mixture.taps is None
+    mixture.absorb([1], None, ["x", "y"])
+
+
+def test_one_drafter_is_no_mixture() -> None:
+    with pytest.raises(AssertionError):
+        MixtureDrafter([Layered("a", 1, None)])
