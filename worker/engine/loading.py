@@ -15,6 +15,7 @@ from mlx_lm.utils import dequantize_model
 
 from api.errors import CidermillError, ModelError
 from api.schemas import ResolvedValue
+from worker.engine.drafters.metadata import refuse_helper
 from worker.engine.gguf import CONVERSION, convert
 from worker.engine.hub import downloaded
 from worker.engine.memory import MemoryLimit, weight_bytes
@@ -28,11 +29,12 @@ DEFAULT_CONTEXT = 4096
 class Target:
     """A loaded target model.
 
-    context: tokens of its window. recipe: the sampling values that the model's own files state, with their sources.
+    directory: of its files. context: tokens of its window. recipe: the sampling values that the model's own files state, with their sources.
     identity: changes whenever the weights may have changed; part of the cost curve's key.
     """
 
     spec: ModelSpec
+    directory: Path
     model: Any
     tokenizer: Any
     context: int
@@ -57,6 +59,7 @@ def load_target(
     """
     limit = MemoryLimit.of(memory_limit_gb)
     directory = resolve(spec, models_dir, limit, notify)
+    refuse_helper(directory, str(spec))
     recipe = model_recipe(directory, notify)
     try:
         model, tokenizer, config = mlx_lm.load(str(directory), lazy=True, return_config=True)
@@ -72,6 +75,7 @@ def load_target(
     text_config = config.get("text_config", config)
     return Target(
         spec=spec,
+        directory=directory,
         model=model,
         tokenizer=tokenizer,
         context=int(text_config.get("max_position_embeddings") or DEFAULT_CONTEXT),

@@ -49,6 +49,7 @@ def engine_for(tmp_path: Path) -> EngineFor:
     ) -> Engine:
         target = Target(
             spec=ModelSpec("tiny"),
+            directory=tmp_path,
             model=model,
             tokenizer=tokenizer or toy_tokenizer(),
             context=context,
