@@ -29,7 +29,8 @@ DEFAULT_CONTEXT = 4096
 class Target:
     """A loaded target model.
 
-    directory: of its files. context: tokens of its window. recipe: the sampling values that the model's own files state, with their sources.
+    directory: of its files. context: tokens of its window. recipe: the sampling values that the model's own files
+    state, with their sources.
     identity: changes whenever the weights may have changed; part of the cost curve's key.
     """
 
