@@ -3,9 +3,10 @@
 import errno
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
@@ -18,17 +19,23 @@ WAL_KEPT_BYTES = 64 * 2**20
 _RETRY_SECONDS = 0.02
 _IMMEDIATE = "ledger_immediate"
 
+_creation = threading.Lock()
+
 
 def create_file(path: Path) -> None:
     """The empty file, mode 0600, in a folder of mode 0700, where they do not exist yet.
 
     SQLite gives its -wal and -shm files the mode of the file itself. Raises LedgerError, StorageError.
+
+    A file that is there is never opened here: to close any descriptor of it would take away every lock that this
+    process has on it (POSIX), SQLite's among them, and the next process to leave would remove the log under us.
     """
     try:
         if path.exists() and not path.is_file():
             raise LedgerError(f"{path} is not a ledger: it is not a regular file; choose another data_dir")
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        with _creation, suppress(FileExistsError):  # no thread has a connection before the descriptor is closed
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise _unopened(path, error) from error
 

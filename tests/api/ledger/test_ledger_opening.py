@@ -3,6 +3,8 @@ import os
 import resource
 import sqlite3
 import stat
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -61,6 +63,23 @@ def test_opening_again_keeps_everything(tmp_path: Path) -> None:
     with Ledger.open(path) as ledger:
         assert ledger.batch("batch_1") == made
         assert ledger.output_of("batch_1") == (None, "csv")
+
+
+def batches_seen_by_another_process(path: Path) -> list[str]:
+    look = "import sqlite3, sys; print(*next(zip(*sqlite3.connect(sys.argv[1]).execute('SELECT id FROM batches')), ()))"
+    return subprocess.run([sys.executable, "-c", look, path], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_a_process_that_looks_in_and_leaves_does_not_remove_the_log_of_one_that_has_the_ledger_open_twice(
+    tmp_path: Path,
+) -> None:
+    """POSIX takes all of a process's locks on a file away when it closes any descriptor of that file."""
+    path = tmp_path / "ledger.sqlite3"
+    create = {"model": "m", "priority": "low", "input_path": "i", "input_sha256": "s", "fingerprint": "f"}
+    with Ledger.open(path) as ledger, Ledger.open(path):
+        assert batches_seen_by_another_process(path) == []
+        ledger.create_batch(batch_id="batch_1", **create, output_path=None, output_format="csv", lines=lines(2))
+        assert batches_seen_by_another_process(path) == ["batch_1"]
 
 
 def test_the_migrations_make_the_tables_of_the_models(ledger: Ledger) -> None:
