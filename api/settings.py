@@ -1,11 +1,12 @@
 """Settings: one place, one precedence: flag > environment (CIDERMILL_*) > TOML file > default."""
 
+import difflib
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
@@ -15,10 +16,13 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from api.dataset.sentences import reason_of
 from api.errors import InputError
 from api.schemas import NamedProfile, Profile
 
 CONFIG_PATH_VARIABLE = "CIDERMILL_CONFIG"
+
+_PROFILES_EXAMPLE = '{"reasoning": {"temperature": 1.0}}'
 
 
 def default_data_dir() -> Path:
@@ -39,7 +43,9 @@ def config_path() -> Path:
 class Settings(BaseSettings):
     """Every setting of every command. `cidermill config` shows each value and where it came from."""
 
-    model_config = SettingsConfigDict(env_prefix="CIDERMILL_", extra="forbid", validate_default=True)
+    model_config = SettingsConfigDict(
+        env_prefix="CIDERMILL_", extra="forbid", validate_default=True, allow_inf_nan=False
+    )
 
     redis_url: SecretStr | None = Field(
         None, description="Redis of the fleet (redis://, rediss:// or unix://); unset: a private server on this machine"
@@ -72,6 +78,16 @@ class Settings(BaseSettings):
     def _absolute(cls, path: Path) -> Path:
         """Other processes, with other working directories, are told of it."""
         return path.expanduser().absolute()
+
+    @model_validator(mode="after")
+    def _beats_within_a_lease(self) -> Self:
+        """One heartbeat that is late must not cost a worker its request."""
+        if 2 * self.heartbeat_seconds > self.lease_seconds:
+            raise ValueError(
+                f"heartbeat_seconds {self.heartbeat_seconds:g} is more than half of lease_seconds "
+                f"{self.lease_seconds:g}; lower the one or raise the other"
+            )
+        return self
 
     @property
     def ledger_path(self) -> Path:
@@ -112,7 +128,7 @@ class SettingOrigin(BaseModel):
 def load_settings(**flags: Any) -> Settings:
     """Settings with `flags` on top; a flag that is None was not given.
 
-    Raises InputError that names the setting, its value and its source.
+    Raises InputError that names the setting, its source, and its value unless that is secret.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     try:
@@ -120,7 +136,7 @@ def load_settings(**flags: Any) -> Settings:
     except ValidationError as error:
         raise InputError(_refusal(error.errors()[0], given)) from error
     except SettingsError as error:
-        raise InputError(f"a setting of the environment cannot be read: {error}: {error.__cause__}") from error
+        raise InputError(_not_json(error)) from error
     except (OSError, ValueError) as error:
         raise InputError(f"{config_path()}: cannot be read as TOML: {error}") from error
 
@@ -141,11 +157,29 @@ def explain_settings(settings: Settings, **flags: Any) -> list[SettingOrigin]:
 
 def _refusal(detail: ErrorDetails, flags: dict[str, Any]) -> str:
     """The setting by its full name, such as profiles.reasoning.top_p, where it comes from, and what is wrong."""
-    path = [str(part) for part in detail["loc"]] or ["settings"]
-    problem = detail["msg"]
-    if path[0] == "profiles" and detail["type"] == "extra_forbidden":
-        problem = f"a profile has no such value; it has {', '.join(Profile.model_fields)}"
-    return f"setting {'.'.join(path)} ({_source_of(path[0], flags)}): {problem}"
+    path = [str(part) for part in detail["loc"]]
+    problem = _problem(detail, path)
+    return f"setting {'.'.join(path)} ({_source_of(path[0], flags)}): {problem}" if path else f"settings: {problem}"
+
+
+def _problem(detail: ErrorDetails, path: list[str]) -> str:
+    of_profile = path[:1] == ["profiles"]
+    if detail["type"] == "extra_forbidden":
+        if of_profile:
+            return f"a profile has no such value; it has {', '.join(Profile.model_fields)}"
+        near = difflib.get_close_matches(path[-1], Settings.model_fields, n=1)
+        way_out = f"did you mean {near[0]}?" if near else f"there are {', '.join(Settings.model_fields)}"
+        return f"there is no such setting; {way_out}"
+    # What is no URL can still be a password.
+    problem = "string expected" if path == ["redis_url"] else reason_of(detail)
+    return f"{problem}; a profile is a table [profiles.NAME]" if of_profile and len(path) < 3 else problem
+
+
+def _not_json(error: SettingsError) -> str:
+    """The environment gives the one setting that is not plain text, `profiles`, as JSON."""
+    assert error.__cause__ is not None
+    reason = str(error.__cause__).partition(":")[0].lower()
+    return f"setting profiles (environment): is not JSON ({reason}); it goes like {_PROFILES_EXAMPLE}"
 
 
 def _shown(value: object) -> str:

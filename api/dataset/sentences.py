@@ -36,7 +36,10 @@ _EXPECTED: dict[str, str] = {
     "string_type": "string",
     "int_type": "integer",
     "int_from_float": "integer",
+    "int_parsing": "integer",
     "float_type": "number",
+    "float_parsing": "number",
+    "finite_number": "finite number",
     "bool_type": "true or false",
     "list_type": "array",
     "dict_type": "object",
@@ -81,6 +84,11 @@ def kind_of(value: object) -> str:
     return "an array" if isinstance(value, list) else "an object"
 
 
+def reason_of(detail: ErrorDetails) -> str:
+    """What is wrong with a value, without its field; pydantic's own words where there are no better ones."""
+    return _reason(detail["type"], detail["input"], detail.get("ctx", {})) or detail["msg"]
+
+
 def unknown_field(name: str, known: Iterable[str] = _KNOWN_FIELDS) -> str:
     """The sentence for a field that is not in the schema, with the nearest one that is."""
     last = name.rpartition(".")[2]
@@ -101,7 +109,7 @@ def _sentence(detail: ErrorDetails) -> str:
         return unknown_field(field, ChatMessage.model_fields if field.startswith("messages[") else _KNOWN_FIELDS)
     if detail["type"] == "missing":
         return f"{field} is missing"
-    reason = _reason(detail["type"], found, detail.get("ctx", {})) or detail["msg"]
+    reason = reason_of(detail)
     return f"{field}: {reason}" if field else reason
 
 
@@ -117,7 +125,8 @@ def _reason(kind: str, found: object, context: dict[str, Any]) -> str | None:
         return f"{_EXPECTED[kind]} expected, found {_found(found)}"
     if kind in _BOUNDS:
         word, limit = _BOUNDS[kind]
-        return f"{shown(found)} is not {word} {_number(context[limit])}"
+        number = found if isinstance(found, str) else shown(found)  # a setting of the environment is text
+        return f"{number} is not {word} {_number(context[limit])}"
     match kind:
         case "value_error":
             return str(context["error"])

@@ -67,23 +67,43 @@ def test_another_file_is_named_by_the_environment(mill: Mill) -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "says"),
     [
-        ("CIDERMILL_LEASE_SECONDS", "soon", "cidermill: setting lease_seconds (environment): "),
-        ("CIDERMILL_MAX_TREE_NODES", "33", "cidermill: setting max_tree_nodes (environment): "),
+        ("LEASE_SECONDS", "soon", 'setting lease_seconds (environment): number expected, found "soon"'),
+        ("MAX_TREE_NODES", "33", "setting max_tree_nodes (environment): 33 is not at most 32"),
+        ("PREFIX_CACHE_MB", "1.5", 'setting prefix_cache_mb (environment): integer expected, found "1.5"'),
+        ("MEMORY_LIMIT_GB", "0", "setting memory_limit_gb (environment): 0 is not above 0"),
+        ("MEMORY_LIMIT_GB", "inf", 'setting memory_limit_gb (environment): finite number expected, found "inf"'),
+        (
+            "REQUEST_TIMEOUT_SECONDS",
+            "inf",
+            'setting request_timeout_seconds (environment): finite number expected, found "inf"',
+        ),
+        (
+            "HEARTBEAT_SECONDS",
+            "1.5",
+            "settings: heartbeat_seconds 1.5 is more than half of lease_seconds 2; lower the one or raise the other",
+        ),
     ],
 )
 def test_a_bad_value_of_the_environment(mill: Mill, variable: str, value: str, says: str) -> None:
-    mill.environment[variable] = value
-    done = mill.run("status")
+    done = mill.run("status", env={f"CIDERMILL_{variable}": value})
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(says)
-    assert done.stderr.count("\n") == 1
+    assert done.stderr == f"cidermill: {says}\n"
+
+
+def test_half_a_lease_is_time_enough_for_a_heartbeat(mill: Mill) -> None:
+    assert mill.run("status", env={"CIDERMILL_HEARTBEAT_SECONDS": "1"}).returncode == 0
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("max_attempts = 0\n", "cidermill: setting max_attempts ({path}): "),
-        ("max_atempts = 3\n", "cidermill: setting max_atempts ({path}): "),
+        ("max_attempts = 0\n", "cidermill: setting max_attempts ({path}): 0 is not at least 1\n"),
+        (
+            "max_atempts = 3\n",
+            "cidermill: setting max_atempts ({path}): there is no such setting; did you mean max_attempts?\n",
+        ),
+        ("zzz = 3\n", "cidermill: setting zzz ({path}): there is no such setting; there are redis_url, data_dir, "),
+        (f"redis_url = ['{SECRET}']\n", "cidermill: setting redis_url ({path}): string expected\n"),
         ("max_attempts: 3\n", "cidermill: {path}: cannot be read as TOML: "),
         ("model = 'caf\udce9'\n", "cidermill: {path}: cannot be read as TOML: "),
     ],
