@@ -211,6 +211,14 @@ class RequestBody(SamplingParams):
             raise ValueError("raw goes with prompt, not with messages")
         return self
 
+    @model_validator(mode="after")
+    def _values_that_agree(self) -> RequestBody:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs to be true")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens {self.min_tokens} is more than max_tokens {self.max_tokens}")
+        return self
+
 
 class GenerationRequest(RequestBody):
     """A request with its identity: the one argument of the one job that a worker runs."""

@@ -48,6 +48,24 @@ def test_kinds_of_lines_may_be_mixed(read: Read) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"top_logprobs": 2}, "top_logprobs needs logprobs to be true"),
+        ({"top_logprobs": 2, "logprobs": False}, "top_logprobs needs logprobs to be true"),
+        ({"min_tokens": 3, "max_tokens": 2}, "min_tokens 3 is more than max_tokens 2"),
+        ({"min_tokens": 3, "max_completion_tokens": 2}, "min_tokens 3 is more than max_tokens 2"),
+    ],
+)
+def test_values_that_contradict_each_other(read: Read, values: dict[str, Any], says: str) -> None:
+    assert error(read, {"prompt": "x", **values}) == ("invalid_request", says)
+
+
+@pytest.mark.parametrize("values", [{"top_logprobs": 0}, {"min_tokens": 2, "max_tokens": 2}, {"min_tokens": 9999}])
+def test_values_that_just_agree(read: Read, values: dict[str, Any]) -> None:
+    assert body(read, {"prompt": "x", **values})["prompt"] == "x"
+
+
 def test_malformed_line_in_the_middle(read: Read) -> None:
     first, bad, last = read(
         '{"custom_id":"a","prompt":"one"}\n{"custom_id":"b","prompt":"two"\n{"custom_id":"c","prompt":"three"}\n'
