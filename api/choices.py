@@ -6,3 +6,6 @@ Priority = Literal["high", "normal", "low"]
 PRIORITIES: tuple[Priority, ...] = ("high", "normal", "low")
 
 Format = Literal["openai", "jsonl", "csv", "parquet", "text"]
+
+MAX_CHOICES = 128
+"""Answers to one prompt at most."""

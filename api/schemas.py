@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 
+from api.choices import MAX_CHOICES
 from api.choices import PRIORITIES as PRIORITIES
 from api.choices import Priority as Priority
 from api.states import BatchState, RequestState
@@ -18,7 +19,6 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high"]
 FinishReason = Literal["stop", "length", "cancelled", "time_limit", "repetition"]
 
 MAX_STOPS = 64
-MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 
 # OpenAI fields that cannot change the text here: accepted and kept, so that a file written for OpenAI runs unchanged.

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from api.schemas import Batch, WorkerInfo
 
 OptionalBatch = Annotated[
-    str | None, typer.Argument(metavar="[BATCH]", help="Batch id, the start of one, or 'latest'.")
+    str | None,
+    typer.Argument(metavar="BATCH", help="Batch id, the start of one, or 'latest'; without it, the newest batches."),
 ]
 
 
@@ -101,7 +102,7 @@ def status(batch: OptionalBatch = None, redis: RedisUrl = None, data_dir: DataDi
 
 def results(
     batch: BatchId = "latest",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file.  [default: standard output]")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; without it, standard output.")] = None,
     output_format: OutputFormat = "openai",
     data_dir: DataDir = None,
 ) -> None:

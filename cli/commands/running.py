@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from api.choices import Format, Priority
+from api.choices import MAX_CHOICES, Format, Priority
 from api.errors import ExitCode, StorageError
 from cli.interrupt import Interrupted
 from cli.options import BatchId, DataDir, Model, RedisUrl, Workspace
@@ -28,11 +28,11 @@ Input = Annotated[
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="Answers; - is standard output.  [default: INPUT with .out.jsonl]")
 ]
-OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="Of the output.")]
+OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="Format of the answers.")]
 TemplateOption = Annotated[
     str | None, typer.Option("--template", help="Prompt of a CSV or Parquet row, such as 'Summarise: {text}'.")
 ]
-PriorityOption = Annotated[Priority, typer.Option("--priority", help="Before which other requests this batch goes.")]
+PriorityOption = Annotated[Priority, typer.Option("--priority", help="Whether this batch goes before or after others.")]
 SkipInvalid = Annotated[
     bool, typer.Option("--skip-invalid", help="Run the good lines; the bad ones go to a file .errors.jsonl.")
 ]
@@ -40,15 +40,18 @@ MaxTokens = Annotated[
     int | None, typer.Option("--max-tokens", min=1, help="Completion tokens where a line names none.")
 ]
 Temperature = Annotated[
-    float | None, typer.Option("--temperature", min=0, help="Where a line names none; 0 is greedy.")
+    float | None,
+    typer.Option("--temperature", min=0, help="Sampling temperature where a line names none; 0 is greedy."),
 ]
-
-Choices = Annotated[int | None, typer.Option("--n", min=1, help="Answers per prompt, where a line names no number.")]
-
+Choices = Annotated[
+    int | None, typer.Option("--n", min=1, max=MAX_CHOICES, help="Answers per prompt where a line names no number.")
+]
 ProfileOption = Annotated[
     str | None,
     typer.Option(
-        "--profile", metavar="NAME", help="Sampling values of the table [profiles.NAME] of the configuration file."
+        "--profile",
+        metavar="NAME",
+        help="Sampling values of the configuration file's table [profiles.NAME], where a line names none.",
     ),
 ]
 

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from mill import Mill, Row, json_lines
 
 PROMPTS: list[Row] = [
@@ -29,9 +30,13 @@ def test_n_is_for_the_lines_that_name_none(working_mill: Mill) -> None:
     assert again.stdout.count('"asks for none"') == 3
 
 
-def test_a_number_of_choices_out_of_range_is_refused(mill: Mill) -> None:
-    path = mill.input(PROMPTS)
-    assert mill.run("run", path, "--n", "0").returncode == 2
-    done = mill.run("run", path, "--n", "129")
-    assert done.returncode == 1
-    assert done.stderr == "cidermill: parameters of the batch: n: 129 is not at most 128\n"
+@pytest.mark.parametrize("number", ["0", "129", "abc"])
+def test_a_number_of_choices_out_of_range_is_wrong_usage(mill: Mill, number: str) -> None:
+    done = mill.run("run", mill.input(PROMPTS), "--n", number)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Invalid value for '--n'" in done.stderr
+    assert mill.batches() == []
+
+
+def test_the_help_tells_the_range(mill: Mill) -> None:
+    assert "[1<=x<=128]" in mill.run("run", "--help").stdout
