@@ -4,11 +4,13 @@ import json
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import mlx.core as mx
 
 from bench.families import configuration, tiny_model
+from worker.engine.drafters.mtp import MtpHead, find_mtp, load_mtp
 
 FAMILIES = ("qwen3_5", "qwen3_5_moe")
 Tensors = dict[str, mx.array]
@@ -61,6 +63,15 @@ def raw_tensors(family: str, experts: int = 4) -> Mapping[str, mx.array]:
         tensors["layers.0.mlp.experts.down_proj"] = _matrix(experts, width, inner)
     mx.eval(tensors)
     return tensors
+
+
+def head_for(family: str, layout: str = "raw") -> MtpHead:
+    """The head of one layout, read for the family's target."""
+    with TemporaryDirectory() as directory:
+        LAYOUTS[layout](Path(directory), family)
+        source = find_mtp(Path(directory))
+        assert source is not None
+        return load_mtp(source, target(family))
 
 
 def one_by_one(tensors: Mapping[str, mx.array]) -> Tensors:

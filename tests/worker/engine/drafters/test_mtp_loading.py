@@ -30,7 +30,6 @@ from mtp_reference import numbers, reference
 from api.errors import ModelError
 from bench.families import configuration, tiny_model
 from worker.engine.drafters.mtp import find_mtp, load_mtp
-from worker.engine.drafters.mtp.rows import CommittedRows, DraftedRows
 
 PAIRS = 9
 
@@ -99,32 +98,6 @@ def test_the_type_of_the_head_is_that_of_the_targets_states(tmp_path: Path) -> N
     assert source is not None
     head = load_mtp(source, tiny_model("qwen3_5", dtype=mx.float16))
     assert {head.fc.weight.dtype, head.norm.weight.dtype} == {mx.float16}
-
-
-def test_rows_of_a_tree_stand_where_their_depth_says(tmp_path: Path) -> None:
-    raw_model(tmp_path, "qwen3_5")
-    embedded, hidden = inputs()
-    # A root, two guesses after it, and after the second of them three more; each row sees its own path.
-    depths = [0, 1, 1, 2, 2, 2]
-    paths = [[0], [0, 1], [0, 2], [0, 2, 3], [0, 2, 4], [0, 2, 5]]
-    committed = PAIRS - len(depths)
-    head, layer = loaded(tmp_path, "qwen3_5"), KVCache()
-    # Row 0 belongs to the first token, which has no pair.
-    pairs = mx.array([7, *range(committed)])
-    head(embedded[pairs], hidden[pairs], "causal", CommittedRows(layer))
-    drafted = DraftedRows(layer)
-    got = []
-    for depth, parents, level in ((0, [-1], [0]), (1, [0, 0], [1, 2]), (2, [2, 2, 2], [3, 4, 5])):
-        mask = drafted.begin_level(depth, parents)
-        chosen = mx.array([committed + node for node in level])
-        got.append(numbers(head(embedded[chosen], hidden[chosen], mask, drafted)))
-    seen = np.tri(PAIRS, dtype=np.bool_)
-    for node, path in enumerate(paths):
-        seen[committed + node, committed:] = np.isin(np.arange(len(depths)), path)
-    positions = np.array([*range(committed), *(committed + depth for depth in depths)])
-    config = configuration("qwen3_5")["text_config"]
-    expected = reference(raw_tensors("qwen3_5"), config, numbers(embedded), numbers(hidden), positions, seen)
-    np.testing.assert_allclose(np.concatenate(got), expected[committed:], atol=1e-3)
 
 
 def test_a_directory_without_the_tensors_has_no_head_whatever_its_configuration_says(tmp_path: Path) -> None:

@@ -6,10 +6,13 @@ at position i - 1. Row 0 has no pair: it is there so that rows count tokens, and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 import numpy as np
-import numpy.typing as npt
 from mlx_lm.models.cache import KVCache
+
+from worker.engine.tree import TokenTree
 
 
 class CommittedRows:
@@ -29,7 +32,7 @@ class CommittedRows:
 
 
 class DraftedRows:
-    """The committed rows of a layer, and after them rows of guesses that the layer never gets.
+    """The committed rows of a layer, and after them rows of tree nodes, which the layer never gets.
 
     The committed rows are copied once per draft; the levels of a draft are appended in place.
     """
@@ -40,31 +43,22 @@ class DraftedRows:
         self._rows.keys = layer.keys[..., 1 : layer.offset, :]
         self._rows.values = layer.values[..., 1 : layer.offset, :]
         self._rows.offset = self._committed
-        self._ancestors = np.zeros((0, 0), dtype=np.bool_)
+        self._nodes: list[int] = []
         self.offset = mx.zeros((0,), dtype=mx.int32)
 
-    def begin_level(self, depth: int, parents: list[int]) -> mx.array | None:
-        """Make the next pass a level of nodes at `depth`; returns its mask [nodes, rows], None when all rows are seen.
+    def begin_level(self, tree: TokenTree, level: Sequence[int]) -> mx.array | None:
+        """Make the next rows those of the nodes in `level`, whose ancestors all have rows.
 
-        parents: by the number of their row among the drafted ones; the root, alone at depth 0, has none (-1).
+        Returns the mask [nodes, rows] of their pass, None when they see every row.
         """
-        before, nodes = len(self._ancestors), len(parents)
-        grown = np.zeros((before + nodes, before + nodes), dtype=np.bool_)
-        grown[:before, :before] = self._ancestors
-        for node, parent in enumerate(parents, start=before):
-            if parent >= 0:
-                grown[node] = grown[parent]
-            grown[node, node] = True
-        self._ancestors = grown
-        self.offset = mx.full((nodes,), self._committed + depth, dtype=mx.int32)
-        return self._mask(grown[before:])
+        self._nodes += level
+        self.offset = mx.array([self._committed + tree.depths[node] for node in level], dtype=mx.int32)
+        seen = np.array([np.isin(self._nodes, tree.path(node)) for node in level])
+        if seen.all():
+            return None
+        committed = mx.ones((len(level), self._committed), dtype=mx.bool_)
+        return mx.concatenate([committed, mx.array(seen)], axis=1)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         fetched: tuple[mx.array, mx.array] = self._rows.update_and_fetch(keys, values)
         return fetched
-
-    def _mask(self, seen: npt.NDArray[np.bool_]) -> mx.array | None:
-        if seen.all():
-            return None
-        committed = mx.ones((len(seen), self._committed), dtype=mx.bool_)
-        return mx.concatenate([committed, mx.array(seen)], axis=1)
