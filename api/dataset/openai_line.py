@@ -9,18 +9,20 @@ from api.states import RequestState
 
 # What OpenAI writes for a token too unlikely to have a finite log probability; JSON has no infinity.
 _NO_LOGPROB = -9999.0
-_NEVER_RUN = {
+_CUT_OFF = {
     RequestState.CANCELLED: RequestError(
-        code="batch_cancelled", message="The batch was cancelled before this request."
+        code="batch_cancelled", message="The batch was cancelled before this request had finished."
     ),
-    RequestState.EXPIRED: RequestError(code="batch_expired", message="The batch expired before this request."),
+    RequestState.EXPIRED: RequestError(
+        code="batch_expired", message="The batch expired before this request had finished."
+    ),
 }
 _NOT_FINISHED = RequestError(code="request_not_finished", message="This request has not finished yet.")
 _UNEXPLAINED = RequestError(code="internal_error", message="This request failed without a recorded reason.", status=500)
 
 
 def openai_line(row: RecordedRequest) -> dict[str, Any]:
-    """The output object: a response with the answer or with the request's own error; no response if it never ran."""
+    """The output object: a response with the answer or with the request's own error; no response without a result."""
     error = None if row.state in (RequestState.COMPLETED, RequestState.FAILED) else error_of(row)
     return {
         "id": f"batch_req_{_suffix(row)}",
@@ -36,7 +38,7 @@ def error_of(row: RecordedRequest) -> RequestError | None:
         return None
     if row.state is RequestState.FAILED:
         return (row.result and row.result.error) or _UNEXPLAINED
-    return _NEVER_RUN.get(row.state, _NOT_FINISHED)
+    return _CUT_OFF.get(row.state, _NOT_FINISHED)
 
 
 def _suffix(row: RecordedRequest) -> str:
@@ -73,13 +75,17 @@ def _chat_choice(index: int, choice: Choice) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
     if choice.reasoning is not None:
         message["reasoning_content"] = choice.reasoning
-    logprobs = None if choice.logprobs is None else {"content": [_chat_logprob(token) for token in choice.logprobs]}
+    logprobs = None if choice.logprobs is None else _chat_logprobs(choice.logprobs)
     return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish_reason}
 
 
 def _text_choice(index: int, choice: Choice) -> dict[str, Any]:
     logprobs = None if choice.logprobs is None else _text_logprobs(choice.logprobs)
     return {"index": index, "text": choice.text, "logprobs": logprobs, "finish_reason": choice.finish_reason}
+
+
+def _chat_logprobs(tokens: list[TokenLogprob]) -> dict[str, Any]:
+    return {"content": [_chat_logprob(token) for token in tokens], "refusal": None}
 
 
 def _chat_logprob(token: TokenLogprob) -> dict[str, Any]:

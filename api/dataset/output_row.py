@@ -7,7 +7,7 @@ from api.dataset.openai_line import error_of
 from api.ledger.records import RecordedRequest
 from api.schemas import Choice, JobStats, RequestError
 
-_STATS = ("wall_ms", "ttft_ms", "decode_tps", "e2e_tps", "tokens_per_pass", "acceptance", "drafter")
+_STATS = ("wall_ms", "ttft_ms", "decode_tps", "e2e_tps", "tokens_per_pass", "acceptance", "drafter", "verification")
 
 # Columns of CSV and Parquet, in order, with the type of their values; every column may be empty.
 COLUMNS: dict[str, type] = {
@@ -19,6 +19,7 @@ COLUMNS: dict[str, type] = {
     "reasoning": str,
     "finish_reason": str,
     "prompt_tokens": int,
+    "cached_prompt_tokens": int,
     "completion_tokens": int,
     "wall_ms": float,
     "decode_tps": float,
@@ -56,6 +57,7 @@ def table_rows(row: RecordedRequest) -> list[dict[str, Any]]:
     usage = row.result.usage if row.result is not None else None
     records[0] |= {
         "prompt_tokens": usage.prompt_tokens if usage is not None else None,
+        "cached_prompt_tokens": usage.cached_prompt_tokens if usage is not None else None,
         "completion_tokens": usage.completion_tokens - _tokens(choices[1:]) if usage is not None else None,
         "wall_ms": stats.wall_ms if stats is not None else None,
         "decode_tps": stats.decode_tps if stats is not None else None,

@@ -89,7 +89,7 @@ def table(path: Path, fmt: str) -> list[dict[str, Any]]:
     if fmt == "parquet":
         rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
         return rows
-    numbers = ("choice", "prompt_tokens", "completion_tokens")
+    numbers = ("choice", "prompt_tokens", "cached_prompt_tokens", "completion_tokens")
     with open(path, newline="", encoding="utf-8") as stream:
         return [
             {name: int(value) if name in numbers and value else value or None for name, value in row.items()}
@@ -104,15 +104,23 @@ def test_tables_have_a_row_per_choice_and_count_the_request_once(
     path = tmp_path / "out"
     rows = [three, completed(1, "single"), unanswered(RequestState.CANCELLED, index=2)]
     assert write_results(rows, path, fmt) == 3
-    columns = ("custom_id", "choice", "text", "finish_reason", "prompt_tokens", "completion_tokens")
+    columns = (
+        "custom_id",
+        "choice",
+        "text",
+        "finish_reason",
+        "prompt_tokens",
+        "cached_prompt_tokens",
+        "completion_tokens",
+    )
     written = [tuple(row[name] for name in columns) for row in table(path, fmt)]
     empty = None if fmt == "csv" else ""
     assert written == [
-        ("c0", 0, "4", "stop", 5, 6),
-        ("c0", 1, "four", "repetition", None, 3),
-        ("c0", 2, empty, "time_limit", None, 0),
-        ("c1", 0, "single", "stop", 5, 2),
-        ("c2", None, None, None, None, None),
+        ("c0", 0, "4", "stop", 5, 0, 6),
+        ("c0", 1, "four", "repetition", None, None, 3),
+        ("c0", 2, empty, "time_limit", None, None, 0),
+        ("c1", 0, "single", "stop", 5, 3, 2),
+        ("c2", None, None, None, None, None, None),
     ]
     walls = [row["wall_ms"] for row in table(path, fmt)]
     assert [wall is None for wall in walls] == [False, True, True, False, True]

@@ -79,7 +79,8 @@ def test_logprobs_are_finite_in_both_shapes(completed: Make) -> None:
         "content": [
             {**e_acute, "top_logprobs": [e_acute, {"token": "b", "logprob": -9999.0, "bytes": [98]}]},
             {"token": "!", "logprob": -9999.0, "bytes": [33], "top_logprobs": []},
-        ]
+        ],
+        "refusal": None,
     }
     raw = openai_line(completed(logprobs=tokens, body={"prompt": "x", "raw": True}))
     assert raw["response"]["body"]["choices"][0]["logprobs"] == {
@@ -114,13 +115,15 @@ def test_a_failed_request_carries_its_own_status(unanswered: Make) -> None:
     assert poison["response"]["body"]["error"]["type"] == "server_error"
 
 
-def test_a_request_that_never_ran_has_no_response(unanswered: Make) -> None:
+def test_a_request_without_a_result_has_no_response(unanswered: Make) -> None:
     codes = {}
     for state in (RequestState.CANCELLED, RequestState.EXPIRED, RequestState.QUEUED, RequestState.RUNNING):
         line = openai_line(unanswered(state))
         assert line["response"] is None
         assert line["error"]["message"].endswith(".")
         codes[state.value] = line["error"]["code"]
+    cancelled = openai_line(unanswered(RequestState.CANCELLED))["error"]
+    assert cancelled["message"] == "The batch was cancelled before this request had finished."
     assert codes == {
         "cancelled": "batch_cancelled",
         "expired": "batch_expired",
