@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 
 from worker.engine.drafters.guide import CONSIDERED
+from worker.engine.drafters.largest import largest
 from worker.engine.sampling import Row, Tokens, log_softmax
 
 
@@ -26,7 +27,7 @@ def shortlist(logits: mx.array, ids: mx.array | None = None) -> list[NextTokens]
     """
     logprobs = log_softmax(logits.astype(mx.float32))
     if logits.shape[-1] > CONSIDERED:
-        best = mx.argpartition(-logprobs, CONSIDERED - 1, axis=-1)[:, :CONSIDERED]
+        best = largest(logprobs, CONSIDERED)
         logprobs = mx.take_along_axis(logprobs, best, axis=-1)
         ids = best if ids is None else mx.take_along_axis(ids, best, axis=-1)
     if ids is None:
