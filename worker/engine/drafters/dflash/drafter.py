@@ -1,0 +1,123 @@
+"""The drafter: context after every pass, a block and a tree of guesses before the next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from api.errors import ModelError
+from worker.engine.drafters.dflash.backbone import Backbone
+from worker.engine.drafters.dflash.best_first import Candidates, grow
+from worker.engine.drafters.dflash.checkpoint import load_backbone
+from worker.engine.drafters.dflash.config import DFlashConfig, read_dflash_config
+from worker.engine.drafters.dflash.head import DraftHead
+from worker.engine.drafters.dflash.settings import DFlashSettings
+from worker.engine.drafters.dflash.slots import IndependentSlots, Lattice
+from worker.engine.drafters.guide import Guide
+from worker.engine.drafters.next_tokens import NextTokens
+from worker.engine.drafters.protocol import DraftContext, DraftLimits
+from worker.engine.tree import TokenTree
+from worker.engine.verify.taps import Taps, head_and_inner
+
+
+def load_dflash(directory: Path, target: Any, settings: DFlashSettings | None = None) -> DFlashDrafter:
+    """The drafter in `directory`, for a target as mlx-lm loads it. Raises ModelError, also when the two do not pair."""
+    settings = settings or DFlashSettings()
+    try:
+        blocks = len(head_and_inner(target)[1].layers)
+    except ValueError as error:
+        raise ModelError(f"{directory}: no block drafter can serve this target: {error}") from error
+    config = read_dflash_config(directory, blocks)
+    _check_pair(directory / "config.json", config, target)
+    return DFlashDrafter(load_backbone(directory, config, settings.bits), target, settings)
+
+
+def _check_pair(path: Path, config: DFlashConfig, target: Any) -> None:
+    _, inner = head_and_inner(target)
+    blocks, rows = len(inner.layers), int(inner.embed_tokens.weight.shape[0])
+    width = int(inner.embed_tokens(mx.array([0])).shape[-1])
+    for field, found, wanted in (
+        ("hidden_size", config.hidden_size, width),
+        ("vocab_size", config.vocab_size, rows),
+        ("num_target_layers", config.num_target_layers or blocks, blocks),
+    ):
+        if found != wanted:
+            raise ModelError(f"{path}: {field} is {found}, but the target has {wanted}: it is made for another target")
+    if not all(0 <= block < blocks for block in config.target_layer_ids):
+        raise ModelError(f"{path}: target_layer_ids is {list(config.target_layer_ids)}; the target has {blocks} blocks")
+    if config.mask_token_id >= rows:
+        raise ModelError(f"{path}: mask_token_id is {config.mask_token_id}; the target has {rows} embeddings")
+
+
+class DFlashDrafter:
+    """Guesses of one network for one target. All of its state is in the layers that it is given."""
+
+    def __init__(self, backbone: Backbone, target: Any, settings: DFlashSettings) -> None:
+        self._backbone, self._settings = backbone, settings
+        config = backbone.config
+        self.name = "dflash2" if config.second else "dflash"
+        self.taps: Taps | None = Taps(target, blocks=config.target_layer_ids)
+        self._target_taps = self.taps
+        self._head = DraftHead(target, self.taps, config, settings)
+        scale = settings.embedding_scale
+        self._scale = (_embedding_scale(target) if scale is None else scale) * config.input_embedding_scale
+        self._slots = (settings.block_size or config.block_size) - 1
+
+    def new_cache(self) -> list[Any]:
+        return self._backbone.new_context()
+
+    def prefill(self, prompt: Sequence[int]) -> None:
+        pass
+
+    def absorb(self, tokens: Sequence[int], hidden: mx.array | None, layers: list[Any]) -> None:
+        assert hidden is not None
+        assert len(tokens) == hidden.shape[0]
+        if not tokens:
+            return
+        self._backbone.append_context(hidden, layers)
+        # Otherwise rounds without a draft would hold on to the passes that their rows come from.
+        mx.async_eval([(layer.keys, layer.values) for layer in layers])  # type: ignore[no-untyped-call]
+
+    def draft(self, tree: TokenTree, limits: DraftLimits, context: DraftContext) -> None:
+        slots = min(self._slots, limits.depth)
+        if limits.nodes < 2 or slots < 1:
+            return
+        # Always the whole block: what a slot sees of it must not depend on how deep the tree may be.
+        hidden = self._block(tree.tokens[0], context)[1 : 1 + slots]
+        odds = self._odds(hidden, tree.tokens[0], context.guide)
+        grow(tree, limits, odds.following, slots, self._settings.min_value)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        pass
+
+    def _block(self, root: int, context: DraftContext) -> mx.array:
+        """Normed hidden states of the root and of the mask slots after it, [1 + slots, hidden]."""
+        tokens = mx.array([root] + [self._backbone.config.mask_token_id] * self._slots)
+        embeddings = self._target_taps.embed(tokens) * self._scale
+        return self._backbone.block(embeddings, context.position, context.layers, self._settings.mask)
+
+    def _odds(self, hidden: mx.array, root: int, guide: Guide) -> IndependentSlots | Lattice:
+        """What may stand in the slots whose normed hidden states are `hidden` [slots, hidden]."""
+        logits, ids = self._head(hidden), self._head.ids
+
+        def rank(expected: NextTokens, depth: int) -> Candidates:
+            return guide.candidates(expected.logprobs, depth, self._settings.children, expected.ids)
+
+        if self._backbone.config.second is None:
+            return IndependentSlots(logits, ids, rank)
+        return Lattice(*self._backbone.candidate_selector.lattice(hidden, logits, ids, root), rank)
+
+
+def _embedding_scale(target: Any) -> float:
+    """What the target multiplies its embeddings by; Gemma models alone do so among those with published drafters."""
+    _, inner = head_and_inner(target)
+    stated = getattr(inner, "embed_scale", None)
+    if isinstance(stated, int | float):
+        return float(stated)
+    described = getattr(inner, "args", None) or getattr(inner, "config", None)
+    is_gemma = str(getattr(described, "model_type", "")).startswith("gemma")
+    return math.sqrt(inner.embed_tokens(mx.array([0])).shape[-1]) if is_gemma else 1.0
