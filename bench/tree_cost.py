@@ -51,6 +51,12 @@ def random_rows(like: mx.array, count: int) -> mx.array:
     return mx.random.normal((*like.shape[:2], count, like.shape[3]), like.dtype)
 
 
+def trim(cache: Cache, tokens: int) -> None:
+    """Drop the last `tokens` tokens."""
+    for layer in cache:
+        layer.trim(tokens)
+
+
 def interleaved_tree(pending: int, nodes: int, vocabulary: int, rng: random.Random) -> TokenTree:
     """Two chains whose nodes take turns, so neither is a prefix of the rows; the even nodes are one."""
     tree = TokenTree(pending)
@@ -75,8 +81,7 @@ class Passes:
         """Milliseconds of the model's own pass over `nodes` tokens."""
         tokens = mx.array([[self.rng.randrange(self.target.vocabulary) for _ in range(nodes)]])
         spent = milliseconds(lambda: mx.eval(self.target.model(tokens, cache=self.stock)))
-        for layer in self.stock:
-            layer.trim(nodes)
+        trim(self.stock, nodes)
         return spent
 
     def tree(self, nodes: int) -> float:
@@ -85,7 +90,7 @@ class Passes:
         tree = random_tree(pending, nodes, MAX_DEPTH, self.target.vocabulary, self.rng)
         spent = milliseconds(lambda: mx.eval(self.verifier.forward(tree, self.ours)))
         self.verifier.commit(tree, [0], self.ours)
-        self.verifier.trim(self.ours, 1)
+        trim(self.ours, 1)
         return spent
 
     def commit(self, nodes: int) -> float:
@@ -95,7 +100,7 @@ class Passes:
         path = list(range(0, nodes, 2))
         mx.eval(self.verifier.forward(tree, self.ours))
         spent = milliseconds(lambda: self._commit(tree, path))
-        self.verifier.trim(self.ours, len(path))
+        trim(self.ours, len(path))
         return spent
 
     def _commit(self, tree: TokenTree, path: list[int]) -> None:

@@ -1,23 +1,24 @@
 """The layers of a cache as what can be kept of them: rows, which can be cut anywhere, or a state, which is whole."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mlx_lm.models import cache as stock
 
 from worker.engine.session.rows import ROW_CLASSES, Rows, fill
+from worker.engine.verify.caches import members
 
 
-def row_layers(layers: Iterable[Any]) -> list[Any]:
-    return [layer for layer in _members(layers) if isinstance(layer, ROW_CLASSES)]
+def row_layers(layers: Sequence[Any]) -> list[Any]:
+    return [layer for layer in members(layers) if isinstance(layer, ROW_CLASSES)]
 
 
-def state_layers(layers: Iterable[Any]) -> list[Any]:
-    return [layer for layer in _members(layers) if not isinstance(layer, ROW_CLASSES)]
+def state_layers(layers: Sequence[Any]) -> list[Any]:
+    return [layer for layer in members(layers) if not isinstance(layer, ROW_CLASSES)]
 
 
 def restored(
-    fresh: Iterable[Any], rows: Iterator[Sequence[Rows]], states: Iterator[Any], length: int, room: int
+    fresh: Sequence[Any], rows: Iterator[Sequence[Rows]], states: Iterator[Any], length: int, room: int
 ) -> list[Any]:
     """Layers that hold `length` tokens, lazily, made of `fresh` ones.
 
@@ -36,9 +37,9 @@ def restored(
     return layers
 
 
-def can_go_back(layers: Iterable[Any]) -> bool:
+def can_go_back(layers: Sequence[Any]) -> bool:
     """Whether dropping tokens from the end leaves exactly what was there before them."""
-    return all(map(_can_go_back, _members(layers)))
+    return all(map(_can_go_back, members(layers)))
 
 
 def _can_go_back(layer: Any) -> bool:
@@ -47,11 +48,3 @@ def _can_go_back(layer: Any) -> bool:
     if isinstance(layer, stock.ChunkedKVCache):
         return bool(layer.start_position == 0)
     return not isinstance(layer, stock.ConcatenateKVCache) and bool(layer.is_trimmable())
-
-
-def _members(layers: Iterable[Any]) -> Iterator[Any]:
-    for layer in layers:
-        if isinstance(layer, stock.CacheList):
-            yield from _members(layer.caches)
-        else:
-            yield layer

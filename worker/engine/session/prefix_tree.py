@@ -20,7 +20,7 @@ import mlx.core as mx
 
 from worker.engine.session.layers import restored, row_layers, state_layers
 from worker.engine.session.rows import Rows, buffers, bytes_of, cut
-from worker.engine.session.states import copied, state_bytes, states_of
+from worker.engine.session.states import detached, state_bytes, states_of
 from worker.engine.shared_prefix import shared_prefix
 
 
@@ -97,7 +97,7 @@ class PrefixTree:
         assert path[-1].restorable(length)
         self._touch(path)
         rows = zip(*(node.rows_up_to(length) for node in path[1:]), strict=True)
-        layers = restored(fresh, rows, iter(copied(path[-1].states or ())), length, room)
+        layers = restored(fresh, rows, iter(detached(path[-1].states or ())), length, room)
         mx.eval([buffers(layer) for layer in row_layers(layers)])
         return layers
 

@@ -1,35 +1,32 @@
 """Copies of layers that are nothing but their whole state: sliding windows, recurrent states, and every unknown class.
 
-A copy shares no array with its original. In-place updates (`array[...] = x`) exchange what the Python object refers to,
-so a shared object would change under the copy; a shared buffer could be larger than what is read of it, and would stay
-in memory with the copy. Arrays are evaluated, since a lazy one keeps the graph behind it alive.
+A copy shares no data with its original: a shared buffer could be larger than what is read of it, and would stay in
+memory with the copy. Arrays are evaluated, since a lazy one keeps the graph behind it alive.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx_lm.models import cache as stock
 
-_SHARED = (nn.Module, type, mx.Dtype, str, bytes, int, float, complex, type(None))
-"""What a copy may refer to as well: parts of the model, and values that nobody can change."""
+from worker.engine.verify.copies import mapped
 
 
 def state_bytes(layers: Sequence[Any]) -> int:
     """Bytes that `states_of(layers)` takes."""
     sizes: list[int] = []
-    _mapped([_without_lost_rows(layer) for layer in layers], lambda array: sizes.append(array.nbytes))
+    mapped([_without_lost_rows(layer) for layer in layers], lambda array: sizes.append(array.nbytes))
     return sum(sizes)
 
 
 def states_of(layers: Sequence[Any]) -> list[Any]:
     """A copy of each layer, in arrays of its own."""
-    return copied([_without_lost_rows(layer) for layer in layers])
+    return detached([_without_lost_rows(layer) for layer in layers])
 
 
-def copied(layers: Sequence[Any]) -> list[Any]:
+def detached(layers: Sequence[Any]) -> list[Any]:
     """Copies of `layers` in which every array is an evaluated copy."""
     arrays: list[mx.array] = []
 
@@ -37,26 +34,9 @@ def copied(layers: Sequence[Any]) -> list[Any]:
         arrays.append(mx.array(array))
         return arrays[-1]
 
-    twins: list[Any] = _mapped(list(layers), copy_array)
+    twins: list[Any] = mapped(list(layers), copy_array)
     mx.eval(arrays)
     return twins
-
-
-def _mapped(value: Any, function: Callable[[mx.array], Any]) -> Any:
-    """`value` with `function` of every array in it, in new containers and objects."""
-    if isinstance(value, mx.array):
-        return function(value)
-    if isinstance(value, _SHARED) or callable(value):
-        return value
-    if type(value) in (list, tuple):
-        return type(value)(_mapped(item, function) for item in value)
-    if type(value) is dict:
-        return {key: _mapped(item, function) for key, item in value.items()}
-    if hasattr(value, "__dict__"):
-        twin = copy.copy(value)
-        vars(twin).update(_mapped(vars(value), function))
-        return twin
-    return copy.deepcopy(value)
 
 
 def _without_lost_rows(layer: Any) -> Any:

@@ -11,6 +11,7 @@ import mlx.core as mx
 from mlx_lm.models import cache as stock
 
 from worker.engine.tree import TokenTree
+from worker.engine.verify.caches import members
 from worker.engine.verify.copies import copied
 
 Run = Callable[[mx.array], mx.array]
@@ -23,29 +24,28 @@ TRIMMED = (stock.KVCache, stock.QuantizedKVCache)
 class RestoringPass:
     """One chain pass over `cache`, which `commit` or `abandon` ends."""
 
-    def __init__(self, cache: list[Any]) -> None:
-        self._cache = cache
-        self._copies = [None if type(layer) in TRIMMED else copied(layer) for layer in cache]
+    def __init__(self, cache: Sequence[Any]) -> None:
+        layers = members(cache)
+        self._trimmed = [layer for layer in layers if type(layer) in TRIMMED]
+        self._copies = [(layer, copied(layer)) for layer in layers if type(layer) not in TRIMMED]
 
     def commit(self, tree: TokenTree, path: Sequence[int], run: Run) -> None:
         """Keep the first len(path) nodes of the chain."""
         assert list(path) == list(range(len(path)))
         if len(path) == len(tree):
             return
-        if all(saved is None for saved in self._copies):
+        if self._copies:
+            self.abandon(len(tree))
+            run(mx.array([tree.tokens[: len(path)]]))
+        else:
             self._trim(len(tree) - len(path))
-            return
-        self.abandon(len(tree))
-        run(mx.array([tree.tokens[: len(path)]]))
 
     def abandon(self, nodes: int) -> None:
         """Put the cache back to what it was before the pass."""
         self._trim(nodes)
-        for number, saved in enumerate(self._copies):
-            if saved is not None:
-                self._cache[number] = saved
+        for layer, before in self._copies:
+            layer.__dict__ = vars(before)
 
     def _trim(self, tokens: int) -> None:
-        for layer, saved in zip(self._cache, self._copies, strict=True):
-            if saved is None:
-                layer.trim(tokens)
+        for layer in self._trimmed:
+            layer.trim(tokens)

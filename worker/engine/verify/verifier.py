@@ -9,7 +9,8 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from worker.engine.tree import TokenTree
-from worker.engine.verify.caches import adopt, adoptable, flat
+from worker.engine.verify.caches import adopt, adoptable
+from worker.engine.verify.copies import mapped
 from worker.engine.verify.restoring import RestoringPass
 from worker.engine.verify.support import limits_of, support_of
 from worker.engine.verify.taps import Taps
@@ -51,6 +52,8 @@ class Verifier:
         return self._support.reusable if self._reuses_prefixes else 0
 
     def new_cache(self) -> Cache:
+        """Empty layers. A pass that nobody ended is forgotten, and with it what it keeps of the cache before it."""
+        self._restoring = None
         cache = make_prompt_cache(self.model)
         return adopt(cache) if self.mode == "tree" else list(cache)
 
@@ -114,15 +117,9 @@ class Verifier:
             self._restoring.abandon(len(tree))
             self._restoring = None
 
-    def trim(self, cache: Cache, tokens: int) -> bool:
-        """Drop the last `tokens` committed tokens; False when this kind of cache cannot."""
-        if tokens and not all(layer.is_trimmable() for layer in cache):
-            return False
-        for layer in cache:
-            layer.trim(tokens)
-        return True
-
 
 def evaluate(cache: Cache) -> None:
     """Compute all that the cache holds, so that no graph behind it stays alive."""
-    mx.eval([vars(layer) for layer in flat(cache)])
+    arrays: list[mx.array] = []
+    mapped(list(cache), arrays.append)
+    mx.eval(arrays)

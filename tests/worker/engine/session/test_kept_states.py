@@ -1,6 +1,7 @@
 """Copies of whole layers: independent of their originals, whatever a cache class is made of."""
 
 from collections import deque
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -9,7 +10,8 @@ import mlx.nn as nn
 import pytest
 from mlx_lm.models.cache import RotatingKVCache
 
-from worker.engine.session.states import copied, state_bytes, states_of
+from worker.engine.session.states import detached, state_bytes, states_of
+from worker.engine.verify.copies import copied_all
 
 
 class Pair(NamedTuple):
@@ -57,12 +59,13 @@ def overwrite(layer: Any) -> None:
     layer.recent.append(mx.zeros(1))
 
 
-def test_a_copy_and_its_original_go_separate_ways() -> None:
+@pytest.mark.parametrize("copies_of", [detached, copied_all])
+def test_a_copy_and_its_original_go_separate_ways(copies_of: Callable[[list[Any]], list[Any]]) -> None:
     original = everything()
-    (twin,) = copied([original])
+    (twin,) = copies_of([original])
     overwrite(original)
     assert values(twin) == values(everything())
-    (second,) = copied([twin])
+    (second,) = copies_of([twin])
     overwrite(twin)
     assert values(second) == values(everything())
     assert len(second.several) == 2
@@ -72,7 +75,7 @@ def test_a_copy_and_its_original_go_separate_ways() -> None:
 def test_parts_of_the_model_are_not_copied() -> None:
     norm, function = nn.RMSNorm(8), lambda: None
     layer = SimpleNamespace(norm=norm, function=function, array=mx.arange(4))
-    (twin,) = copied([layer])
+    (twin,) = detached([layer])
     assert twin.norm is norm
     assert twin.function is function
     assert state_bytes([layer]) == 16

@@ -65,3 +65,8 @@ def flat(cache: Sequence[Any]) -> list[Any]:
         if isinstance(layer, stock.CacheList):
             found += flat(layer.caches)
     return found
+
+
+def members(cache: Sequence[Any]) -> list[Any]:
+    """The cache objects that hold something themselves: in the place of a list of several caches, its members."""
+    return [layer for layer in flat(cache) if not isinstance(layer, stock.CacheList)]
