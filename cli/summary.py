@@ -10,7 +10,7 @@ from cli.output import duration, emit_json, piped
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from api.ledger.records import BatchStats
+    from api.ledger.records import BatchStats, WorkerShare
     from api.schemas import Batch
 
 
@@ -54,7 +54,8 @@ def summary_lines(batch: Batch, stats: BatchStats, output: Path | None) -> list[
         (
             "speculation",
             f"acceptance {_percent(stats.acceptance)} ({stats.accepted_tokens} of {stats.drafted_tokens} drafted), "
-            f"{_number(stats.tokens_per_pass, 2)} tokens per pass{_collapses(stats.acceptance_collapses)}",
+            f"{_number(stats.tokens_per_pass, 2)} tokens per pass{_verification(stats.verification)}"
+            f"{_collapses(stats.acceptance_collapses)}",
         ),
         ("phases", _phases(stats.phases_ms)),
         ("wall", duration(stats.wall_seconds) if stats.wall_seconds is not None else "-"),
@@ -62,14 +63,37 @@ def summary_lines(batch: Batch, stats: BatchStats, output: Path | None) -> list[
     cut_short = {reason: count for reason, count in stats.finish_reasons.items() if reason in _LIMITS}
     for name, counts in (("cut short", cut_short), ("failures", stats.failures)):
         if counts:
-            lines.append((name, ", ".join(f"{count} {what}" for what, count in counts.items())))
+            lines.append((name, _counts(counts)))
+    lines += [("note", f"{_requests(count)}: {note}") for note, count in stats.notes.items()]
+    if len(stats.workers) > 1:
+        lines += [("worker", _share(worker)) for worker in stats.workers]
     if output is not None:
         lines.append(("output", str(output)))
     return lines
 
 
+def _verification(modes: dict[str, int]) -> str:
+    """The one way in which all drafts were verified, else how many requests went each way."""
+    return f", verification {next(iter(modes)) if len(modes) == 1 else _counts(modes)}" if modes else ""
+
+
 def _collapses(requests: int) -> str:
-    return f", acceptance collapsed in {requests} request{'s' * (requests > 1)}" if requests else ""
+    return f", acceptance collapsed in {_requests(requests)}" if requests else ""
+
+
+def _share(worker: WorkerShare) -> str:
+    return (
+        f"{worker.worker}: {_requests(worker.requests)}, {worker.completion_tokens} tokens, "
+        f"{_number(worker.decode_tps)} tok/s decoding"
+    )
+
+
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{count} requests"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in counts.items())
 
 
 def _number(value: float | None, digits: int = 1) -> str:

@@ -64,8 +64,9 @@ class BatchStats:
     tokens / wall of the requests, so what one worker yields. wall_seconds: first start to last finish of the batch, so
     completion_tokens / wall_seconds is what the fleet yields. ttft_*: milliseconds, percentiles by nearest rank.
     phases_ms: totals. repetition, longest_repeat: the worst of any request. peak_memory_bytes: the highest.
-    finish_reasons: requests by the finish reason of their first choice. acceptance_collapses: requests whose acceptance
-    collapsed. failures: requests by code.
+    acceptance_collapses: requests whose acceptance collapsed. finish_reasons: texts, of all choices, by finish reason.
+    failures: requests by code. verification: requests by how their drafts were verified. notes: requests by what they
+    have in their notes, the most frequent notes only. All of these are ordered by their counts.
     """
 
     counts: RequestCounts
@@ -91,6 +92,8 @@ class BatchStats:
     acceptance_collapses: int
     finish_reasons: dict[str, int]
     failures: dict[str, int]
+    verification: dict[str, int]
+    notes: dict[str, int]
     workers: list[WorkerShare]
 
 

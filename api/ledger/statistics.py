@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, func, select
+from sqlalchemy import ColumnElement, CompoundSelect, Connection, Select, func, select, union_all
 
 from api.ledger.batches import load_batch
 from api.ledger.records import BatchStats, WorkerShare
@@ -11,6 +11,9 @@ from api.ledger.tables import REQUESTS, RESULTS
 from api.schemas import Phases
 
 R = RESULTS.c
+NOTES = 5
+"""Notes told of a batch: there can be as many different ones as requests."""
+
 _SUMS = (
     "prompt_tokens",
     "completion_tokens",
@@ -48,8 +51,10 @@ def batch_stats(connection: Connection, batch_id: str) -> BatchStats:
         repetition=totals["repetition"] or 0.0,
         longest_repeat=totals["longest_repeat"] or 0,
         acceptance_collapses=totals["acceptance_collapses"],
-        finish_reasons=_requests_by(connection, batch_id, R.finish_reason),
-        failures=_requests_by(connection, batch_id, R.error_code),
+        finish_reasons=_texts_by_finish_reason(connection, batch_id),
+        failures=_counted(connection, _of(batch_id, R.error_code)),
+        verification=_counted(connection, _of(batch_id, R.verification)),
+        notes=_requests_by_note(connection, batch_id),
         workers=_workers(connection, batch_id),
     )
 
@@ -97,11 +102,24 @@ def _ttft_percentiles(connection: Connection, batch_id: str, shares: tuple[float
     return [connection.execute(ordered.offset(rank)).scalar() for rank in ranks]
 
 
-def _requests_by(connection: Connection, batch_id: str, column: ColumnElement[Any]) -> dict[str, int]:
-    """Requests by the values of a column, the most frequent value first; those with NULL are left out."""
-    count = func.count().label("requests")
-    query = _of(batch_id, column, count).where(column.is_not(None)).group_by(column)
-    return {value: int(requests) for value, requests in connection.execute(query.order_by(count.desc(), column))}
+def _texts_by_finish_reason(connection: Connection, batch_id: str) -> dict[str, int]:
+    further = func.json_each(R.further_choices).table_valued("value", joins_implicitly=True)
+    reason = func.json_extract(further.c.value, "$.finish_reason")
+    return _counted(connection, union_all(_of(batch_id, R.finish_reason), _of(batch_id, reason)))
+
+
+def _requests_by_note(connection: Connection, batch_id: str) -> dict[str, int]:
+    note = func.json_each(R.notes).table_valued("value", joins_implicitly=True).c.value
+    return _counted(connection, _of(batch_id, note), limit=NOTES)
+
+
+def _counted(
+    connection: Connection, values: Select[Any] | CompoundSelect[Any], limit: int | None = None
+) -> dict[str, int]:
+    """How often each value of a query's one column comes, the most frequent first; NULLs are left out."""
+    (value,), count = values.subquery().c, func.count().label("times")
+    query = select(value, count).where(value.is_not(None)).group_by(value).order_by(count.desc(), value).limit(limit)
+    return {name: int(times) for name, times in connection.execute(query)}
 
 
 def _workers(connection: Connection, batch_id: str) -> list[WorkerShare]:

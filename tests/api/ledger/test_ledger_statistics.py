@@ -6,7 +6,7 @@ from ledger_samples import finished, measured, refused, started
 from api.dataset.request_line import LineError
 from api.ledger.ledger import Ledger
 from api.ledger.records import WorkerShare
-from api.schemas import Batch, Phases, RequestCounts, Usage
+from api.schemas import Batch, Choice, Phases, RequestCounts, Usage
 
 Enter = Callable[..., Batch]
 
@@ -17,7 +17,7 @@ def test_a_batch_without_results_has_nothing_to_tell(ledger: Ledger, enter: Ente
     assert stats.completion_tokens == stats.passes == stats.peak_memory_bytes == 0
     ratios = (stats.acceptance, stats.tokens_per_pass, stats.decode_tps, stats.e2e_tps, stats.wall_seconds)
     assert {*ratios, stats.ttft_mean_ms, stats.ttft_p50_ms, stats.ttft_p95_ms} == {None}
-    assert stats.failures == stats.finish_reasons == {}
+    assert stats.failures == stats.finish_reasons == stats.verification == stats.notes == {}
     assert stats.longest_repeat == stats.acceptance_collapses == 0
     assert stats.workers == []
 
@@ -29,11 +29,12 @@ def test_sums_and_ratios_by_hand(ledger: Ledger, enter: Enter) -> None:
     first = measured(
         100, 21, wall=3000.0, ttft=1000.0, **drafted, peak_memory_bytes=5, repetition=0.25, longest_repeat=8
     )
+    first["stats"] = first["stats"].model_copy(update={"verification": "tree"})
     first["usage"] = Usage(prompt_tokens=100, completion_tokens=21, cached_prompt_tokens=64)
     second = measured(
         50, 41, wall=5000.0, ttft=1000.0, passes=10, drafted_tokens=60, accepted_tokens=31, longest_repeat=3
     )
-    second["stats"] = second["stats"].model_copy(update={"acceptance_collapsed_at": 0})
+    second["stats"] = second["stats"].model_copy(update={"acceptance_collapsed_at": 0, "verification": "tree"})
     # One token: a first, and none after it. It must not count into the decoding rate but for its tiny time.
     third = measured(10, 1, wall=200.0, ttft=200.0, passes=0, peak_memory_bytes=9)
     ledger.record(
@@ -64,6 +65,7 @@ def test_sums_and_ratios_by_hand(ledger: Ledger, enter: Enter) -> None:
     assert stats.acceptance_collapses == 1
     assert stats.finish_reasons == {"stop": 2, "length": 1}
     assert stats.failures == {"context_length_exceeded": 1}
+    assert stats.verification == {"tree": 2, "plain": 1}
     assert stats.workers == [
         WorkerShare("mac-1", 2, 22, pytest.approx(20 / 2)),
         WorkerShare("mac-2", 2, 41, pytest.approx(40 / 4)),
@@ -99,6 +101,29 @@ def test_failures_by_code_the_most_frequent_first(ledger: Ledger, enter: Enter) 
     assert ledger.stats(batch.id).wall_seconds is None
     ledger.record([refused(f"{other.id}-0", code="b"), refused(f"{other.id}-1", code="a")])
     assert list(ledger.stats(other.id).failures.items()) == [("a", 1), ("b", 1)]
+
+
+def test_texts_by_finish_reason_are_those_of_all_choices(ledger: Ledger, enter: Enter) -> None:
+    batch, other = enter(3), enter(1)
+    further = [Choice(finish_reason="time_limit"), Choice(finish_reason="stop")]
+    ledger.record(
+        [
+            finished(f"{batch.id}-0", finish_reason="stop", further_choices=further),
+            finished(f"{batch.id}-1", finish_reason="length", further_choices=[Choice(finish_reason="stop")]),
+            refused(f"{batch.id}-2"),
+            finished(f"{other.id}-0", finish_reason="stop", further_choices=further),
+        ]
+    )
+    assert list(ledger.stats(batch.id).finish_reasons.items()) == [("stop", 3), ("length", 1), ("time_limit", 1)]
+
+
+def test_the_most_frequent_notes_are_told(ledger: Ledger, enter: Enter) -> None:
+    """Of seven kinds: one that six requests share, and six that one request each has."""
+    batch, other = enter(6), enter(1)
+    ledger.record([finished(f"{batch.id}-{n}", notes=["all", f"only {n}"]) for n in range(6)])
+    ledger.record([finished(f"{other.id}-0", notes=["another batch's"])])
+    expected = [("all", 6), ("only 0", 1), ("only 1", 1), ("only 2", 1), ("only 3", 1)]
+    assert list(ledger.stats(batch.id).notes.items()) == expected
 
 
 def test_another_batch_does_not_count(ledger: Ledger, enter: Enter) -> None:
