@@ -19,6 +19,8 @@ from worker.engine.verify.verifier import Cache, Verifier, evaluate
 
 # A snapshot that saves fewer tokens of prefill than this is not worth its copy, nor the pass that ends at it.
 MIN_SAVED_TOKENS = 32
+# Row buffers grow in steps of so many tokens (mlx-lm's KVCache.step).
+GROWTH = 256
 
 
 class Session:
@@ -70,7 +72,11 @@ class Session:
     def extend(self, tokens: Sequence[int], hidden: mx.array | None = None) -> None:
         """Note tokens that a pass has committed, and let the drafter follow. hidden: their rows of its taps."""
         self._drafter.absorb(tokens, hidden, self.drafter_layers)
+        steps = len(self.tokens) // GROWTH
         self.tokens.extend(tokens)
+        if len(self.tokens) // GROWTH > steps:
+            # The buffers have grown. MLX would keep what they were before, on a GPU up to nearly all of its memory.
+            mx.clear_cache()
 
     def keep(self, length: int) -> None:
         """Drop committed tokens from the end until `length` are left; all of them where a cache cannot go back."""

@@ -201,3 +201,13 @@ def test_the_live_cache_wins_where_it_reaches_as_far() -> None:
     live = session.cache
     assert begin(session, model, [*SYSTEM, 9])[0] == 100
     assert session.cache is live
+
+
+def test_what_row_buffers_were_before_they_grew_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, _ = session_of("rows")
+    cleared: list[int] = []
+    monkeypatch.setattr(mx, "clear_cache", lambda: cleared.append(len(session.tokens)))
+    for _ in range(200):
+        session.extend([7, 7, 7])
+    # Buffers grow with the first token after a multiple of 256; a pass of three reaches it at the latest here.
+    assert cleared == [258, 513]
