@@ -6,15 +6,14 @@ maximise tokens per millisecond, (1 + sum of v) / (c(n) + draft cost). One node,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from worker.engine.calibration import isotonic
+from worker.engine.isotonic import isotonic
 from worker.engine.tree import TokenTree
 
-MEASURED_NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 # A tree has to promise this much more than plain decoding, because its values are estimates.
 MARGIN = 1.02
 
@@ -42,50 +41,25 @@ class CostCurve:
         return self.nodes[-1]
 
 
-def measure_cost_curve(
-    time_pass: Callable[[int], float], max_nodes: int, *, rounds: int = 5, time_limit_ms: float = 8000
-) -> CostCurve:
-    """Measure c(n) with `time_pass(nodes) -> milliseconds`.
-
-    Round-robin, so that a drifting clock reaches every count alike; the first round warms up and does not count.
-    Stops after `rounds` rounds, or after two when `time_limit_ms` is spent. A machine whose warm-up took a quarter of
-    the limit is so slow that only powers of two are measured.
-    """
-    counts = sorted({*(n for n in MEASURED_NODES if n < max_nodes), max_nodes})
-    if sum(time_pass(n) for n in counts) > time_limit_ms / 4:
-        counts = [n for n in counts if n & (n - 1) == 0 or n == max_nodes]
-    samples: dict[int, list[float]] = {n: [] for n in counts}
-    spent = 0.0
-    for number in range(rounds):
-        if number >= 2 and spent > time_limit_ms:
-            break
-        for n in counts:
-            samples[n].append(time_pass(n))
-            spent += samples[n][-1]
-    return CostCurve.fit(samples)
-
-
 class Budget:
     """Chooses the nodes of a draft to verify.
 
     curve: of this machine and model. fixed_nodes: verify this many nodes whatever they cost (for tests and sweeps).
+    limit: nodes at most, if fewer than the curve has.
     """
 
-    def __init__(self, curve: CostCurve | None, fixed_nodes: int | None = None) -> None:
+    def __init__(self, curve: CostCurve | None, fixed_nodes: int | None = None, limit: int | None = None) -> None:
         assert curve or fixed_nodes
         self.curve = curve
-        self._costs = [curve.cost(nodes) for nodes in range(curve.max_nodes + 1)] if curve else []
         self.fixed_nodes = fixed_nodes
-
-    @property
-    def max_nodes(self) -> int:
-        if self.fixed_nodes:
-            return self.fixed_nodes
-        assert self.curve
-        return self.curve.max_nodes
+        if fixed_nodes:
+            self.max_nodes = fixed_nodes
+        elif curve:
+            self.max_nodes = min(curve.max_nodes, limit or curve.max_nodes)
+            self._costs = [curve.cost(nodes) for nodes in range(self.max_nodes + 1)]
 
     def choose(self, tree: TokenTree, draft_ms: float = 0.0) -> TokenTree:
-        """The subtree worth verifying; the root alone when speculation does not pay."""
+        """The subtree worth verifying; the root alone when speculation does not pay. draft_ms: what the draft took."""
         if len(tree) == 1:
             return tree
         # Values never rise along a path and a parent precedes its children, so every prefix is a tree.
@@ -93,6 +67,10 @@ class Budget:
         if self.fixed_nodes:
             return tree.pruned(order[: self.fixed_nodes])
         return tree.pruned(order[: self._best_size([tree.values[node] for node in order], draft_ms)])
+
+    def plain_passes(self, nodes: int, draft_ms: float) -> float:
+        """What a round costs, as a multiple of a plain pass. For a budget that is not fixed."""
+        return (self._costs[nodes] + draft_ms) / self._costs[1]
 
     def _best_size(self, values: Sequence[float], draft_ms: float) -> int:
         best, best_rate = 1, MARGIN / (self._costs[1] + draft_ms)

@@ -1,30 +1,39 @@
 """Calibration: from a drafter's confidence to the probability that its guess is accepted.
 
 Outcomes are counted per depth group and confidence bin, made monotone in confidence (isotonic regression), and learned
-while decoding. Every pass teaches, also one that verified no draft: the tokens it emitted say which guesses were right.
+while decoding. A text that suits the drafter better or worse than those before lifts or lowers all bins at once, as a
+bias that follows the outcomes (logistic regression, one step per outcome). Every pass teaches, also one that verified
+no draft: a draft is followed for as long as the text goes along with it, also by the passes after its own, so a drafter
+that was not trusted can show that it is better now.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from math import exp, isfinite, log
+from typing import Any
+
+from worker.engine.isotonic import isotonic
 from worker.engine.tree import TokenTree
 
 BIN_EDGES = (0.1, 0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.96)
 DEPTH_EDGES = (2, 4, 8)
+BINS, GROUPS = len(BIN_EDGES) + 1, len(DEPTH_EDGES) + 1
 PRIOR_WEIGHT = 4.0
 # What was never tried bends to what was, when both are made monotone.
 UNSEEN_WEIGHT = 0.1
 # A request's own outcomes outweigh the worker's history after about this many of them.
 HISTORY_WEIGHT = 6.0
 HISTORY_LIMIT = 400.0
+LIFT_RATE = 0.15
 
 
 class _Counts:
     """Tried and accepted guesses per depth group and confidence bin."""
 
     def __init__(self) -> None:
-        groups, bins = len(DEPTH_EDGES) + 1, len(BIN_EDGES) + 1
-        self.tried = [[0.0] * bins for _ in range(groups)]
-        self.accepted = [[0.0] * bins for _ in range(groups)]
+        self.tried = [[0.0] * BINS for _ in range(GROUPS)]
+        self.accepted = [[0.0] * BINS for _ in range(GROUPS)]
 
     def add(self, group: int, interval: int, accepted: bool) -> None:
         self.tried[group][interval] += 1
@@ -37,15 +46,38 @@ class Calibration:
     def __init__(self) -> None:
         self._history = _Counts()
         self._request = _Counts()
-        self._tables: list[list[float] | None] = [None] * (len(DEPTH_EDGES) + 1)
+        self._tables: list[list[float] | None] = [None] * GROUPS
+        self._followed: list[tuple[TokenTree, int]] = []
+        self._lift = 0.0
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Calibration:
+        """What `record` gave. Raises ValueError, KeyError or TypeError for anything else."""
+        calibration = cls()
+        tried, accepted = (_rows(record[name]) for name in ("tried", "accepted"))
+        for group, interval in _places():
+            if not 0 <= accepted[group][interval] <= tried[group][interval]:
+                raise ValueError(f"accepted[{group}][{interval}] is not between 0 and the guesses that were tried")
+        calibration._history.tried, calibration._history.accepted = tried, accepted
+        return calibration
+
+    @property
+    def record(self) -> dict[str, list[list[float]]]:
+        """All that was learned, for a file."""
+        whole = _Counts()
+        for group, interval in _places():
+            tried, accepted = self._folded(group, interval)
+            whole.tried[group][interval], whole.accepted[group][interval] = tried, accepted
+        return {"tried": whole.tried, "accepted": whole.accepted}
 
     def start_request(self) -> None:
         """Fold the last request's outcomes into the history."""
-        for group, row in enumerate(self._request.tried):
-            for interval, tried in enumerate(row):
-                self._fold(group, interval, tried, self._request.accepted[group][interval])
+        folded = self.record
+        self._history.tried, self._history.accepted = folded["tried"], folded["accepted"]
         self._request = _Counts()
-        self._tables = [None] * len(self._tables)
+        self._tables = [None] * GROUPS
+        self._followed = []
+        self._lift = 0.0
 
     def appraise(self, tree: TokenTree) -> None:
         """Set every node's value: the product of calibrated probabilities on its path."""
@@ -54,18 +86,21 @@ class Calibration:
             tree.values[node] = tree.values[tree.parents[node]] * self._table(group)[interval]
 
     def learn(self, tree: TokenTree, emitted: Sequence[int]) -> None:
-        """Count the outcomes of a whole draft, given the tokens that followed its root."""
-        node: int | None = 0
+        """Take the whole draft of a round, and the tokens that followed its root."""
+        self._followed.append((tree, 0))
         for token in emitted:
-            assert node is not None
-            right = tree.child(node, token)
-            for child in tree.children(node):
-                group = _group(tree.depths[child])
-                self._request.add(group, _interval(tree.confidences[child]), child == right)
-                self._tables[group] = None
-            node = right
-            if node is None:
-                return
+            reached = ((draft, self._outcome(draft, node, token)) for draft, node in self._followed)
+            self._followed = [(draft, node) for draft, node in reached if node is not None]
+
+    def _outcome(self, tree: TokenTree, node: int, token: int) -> int | None:
+        """Count which of a node's children was right; that child, if any."""
+        right = tree.child(node, token)
+        for child in tree.children(node):
+            group, interval = _group(tree.depths[child]), _interval(tree.confidences[child])
+            self._lift += LIFT_RATE * ((child == right) - self._expected(group, interval))
+            self._request.add(group, interval, child == right)
+            self._tables = [None] * GROUPS
+        return right
 
     def _table(self, group: int) -> list[float]:
         table = self._tables[group]
@@ -75,32 +110,24 @@ class Calibration:
 
     def _estimate(self, group: int) -> list[float]:
         rates, weights = [], []
-        for interval, prior in enumerate(_BIN_CENTRES):
-            tried, accepted = self._history.tried[group][interval], self._history.accepted[group][interval]
-            history = (accepted + PRIOR_WEIGHT * prior) / (tried + PRIOR_WEIGHT)
+        for interval in range(BINS):
             now, hits = self._request.tried[group][interval], self._request.accepted[group][interval]
-            rates.append((hits + HISTORY_WEIGHT * history) / (now + HISTORY_WEIGHT))
-            weights.append(tried + now + UNSEEN_WEIGHT)
+            rates.append((hits + HISTORY_WEIGHT * self._expected(group, interval)) / (now + HISTORY_WEIGHT))
+            weights.append(self._history.tried[group][interval] + now + UNSEEN_WEIGHT)
         return isotonic(rates, weights)
 
-    def _fold(self, group: int, interval: int, tried: float, accepted: float) -> None:
-        total = self._history.tried[group][interval] + tried
-        scale = min(1.0, HISTORY_LIMIT / total) if total else 1.0
-        self._history.tried[group][interval] = total * scale
-        self._history.accepted[group][interval] = (self._history.accepted[group][interval] + accepted) * scale
+    def _expected(self, group: int, interval: int) -> float:
+        """What the history says, lifted as this text has been so far."""
+        tried, accepted = self._history.tried[group][interval], self._history.accepted[group][interval]
+        rate = (accepted + PRIOR_WEIGHT * _BIN_CENTRES[interval]) / (tried + PRIOR_WEIGHT)
+        return 1 / (1 + exp(log(1 / rate - 1) - self._lift))
 
-
-def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The closest non-decreasing sequence in weighted least squares, by pooling adjacent violators."""
-    blocks: list[tuple[float, float, int]] = []
-    for value, weight in zip(values, weights, strict=True):
-        blocks.append((value, weight, 1))
-        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
-            (low, low_weight, low_size), (high, high_weight, high_size) = blocks[-2:]
-            total = low_weight + high_weight
-            pooled = (low * low_weight + high * high_weight) / total
-            blocks[-2:] = [(pooled, total, low_size + high_size)]
-    return [value for value, _, size in blocks for _ in range(size)]
+    def _folded(self, group: int, interval: int) -> tuple[float, float]:
+        """Tried and accepted guesses of the history and of this request; older ones fade."""
+        tried = self._history.tried[group][interval] + self._request.tried[group][interval]
+        accepted = self._history.accepted[group][interval] + self._request.accepted[group][interval]
+        scale = min(1.0, HISTORY_LIMIT / tried) if tried else 1.0
+        return tried * scale, accepted * scale
 
 
 _BIN_CENTRES = [(low + high) / 2 for low, high in zip((0.0, *BIN_EDGES), (*BIN_EDGES, 1.0), strict=True)]
@@ -112,3 +139,15 @@ def _interval(confidence: float) -> int:
 
 def _group(depth: int) -> int:
     return sum(depth >= edge for edge in DEPTH_EDGES)
+
+
+def _places() -> list[tuple[int, int]]:
+    return [(group, interval) for group in range(GROUPS) for interval in range(BINS)]
+
+
+def _rows(value: Any) -> list[list[float]]:
+    """A table of finite numbers from a file. Raises ValueError or TypeError."""
+    rows = [[float(number) for number in row] for row in value]
+    if [len(row) for row in rows] != [BINS] * GROUPS or not all(isfinite(number) for row in rows for number in row):
+        raise ValueError(f"not {GROUPS} rows of {BINS} numbers")
+    return rows

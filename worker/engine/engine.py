@@ -12,7 +12,6 @@ import mlx.core as mx
 from api.schemas import Choice, GenerationRequest, GenerationResult, JobStats
 from worker.engine.admission import check_context, check_token_ids, end_rules
 from worker.engine.budget import Budget
-from worker.engine.calibration import Calibration
 from worker.engine.choices import choice_of, choice_seed, usage_of
 from worker.engine.completion import Completion, EndRules
 from worker.engine.drafters.protocol import Drafter, NoDrafter
@@ -25,11 +24,12 @@ from worker.engine.machine import chip, keep_weights_resident
 from worker.engine.memory import prefix_cache_bytes
 from worker.engine.models import ModelSpec
 from worker.engine.notes import notes_of
-from worker.engine.profile import KERNELS, Profile, profile_of
+from worker.engine.profile import KERNELS, Profile, Profiles
 from worker.engine.prompt import PromptError, prompt_tokens
 from worker.engine.recipe import resolve, sampling_of, with_profile
 from worker.engine.sampling import NoTokenLeft, Sampling
 from worker.engine.session import PrefixTree, Session
+from worker.engine.speculation import Speculation
 from worker.engine.tally import Tally
 from worker.engine.verify.verifier import Verifier
 
@@ -69,10 +69,11 @@ class Engine:
         self.target, self.options = target, options
         self.profile = profile
         self.verifier = Verifier(target.model, profile.verification, profile.reuses_prefixes)
-        self.budget = Budget(profile.curve, options.fixed_nodes)
-        speculates = self.verifier.mode != "plain" and self.budget.max_nodes > 1
+        budget = Budget(profile.curve, options.fixed_nodes, options.max_tree_nodes)
+        speculates = self.verifier.mode != "plain" and budget.max_nodes > 1
         self.drafter: Drafter = SuffixDrafter() if speculates else NoDrafter()
-        self._calibration = Calibration()
+        on_device = self.drafter.taps is not None or bool(self.drafter.new_cache())
+        self.speculation = Speculation(budget, on_device=on_device)
         self._session = Session(self.verifier, PrefixTree(self._prefix_cache_bytes), self.verifier.reusable)
         self.clock: Callable[[], float] = time.monotonic
 
@@ -82,7 +83,7 @@ class Engine:
         notify(f"loading {spec}")
         keep_weights_resident()
         target = load_target(spec, options.data_dir / "models", memory_limit_gb=options.memory_limit_gb, notify=notify)
-        profile = profile_of(target, options.data_dir / "profiles", options.max_tree_nodes, notify)
+        profile = Profiles(options.data_dir / "profiles", target, options.max_tree_nodes, notify).find()
         return cls(target, profile, options)
 
     def with_options(self, options: EngineOptions) -> Engine:
@@ -179,8 +180,7 @@ class Engine:
             verifier=self.verifier,
             session=self._session,
             drafter=self.drafter,
-            budget=self.budget,
-            calibration=self._calibration,
+            speculation=self.speculation,
             sampling=sampling,
             completion=completion,
             tally=tally,

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from worker.engine.acceptance import walk
-from worker.engine.budget import Budget
-from worker.engine.calibration import Calibration
 from worker.engine.completion import Completion
 from worker.engine.drafters.guide import Guide
 from worker.engine.drafters.protocol import DraftContext, Drafter, DraftLimits
@@ -17,6 +15,7 @@ from worker.engine.interruption import Interruption
 from worker.engine.logprobs import LogprobRecord
 from worker.engine.sampling import Draws, History, Sampling, biased, drawn, likeliest, log_softmax
 from worker.engine.session import Session
+from worker.engine.speculation import Speculation
 from worker.engine.tally import Tally
 from worker.engine.tree import TokenTree
 from worker.engine.verify.verifier import Verifier
@@ -37,8 +36,7 @@ class Generation:
         verifier: Verifier,
         session: Session,
         drafter: Drafter,
-        budget: Budget,
-        calibration: Calibration,
+        speculation: Speculation,
         sampling: Sampling,
         completion: Completion,
         tally: Tally,
@@ -47,13 +45,12 @@ class Generation:
         logprobs: LogprobRecord | None = None,
     ) -> None:
         self.verifier, self.session, self.drafter = verifier, session, drafter
-        self.budget, self.calibration = budget, calibration
+        self.speculation = speculation
         self.sampling, self.completion, self.tally = sampling, completion, tally
         self._on_tokens, self._interruption = on_tokens, interruption
         self._logprobs = logprobs
         self._prompt: Sequence[int] = ()
         self._pending = -1
-        self._draft_tree: TokenTree | None = None
 
     def run(self, prompt: Sequence[int], prefill_chunk: int) -> int:
         """Generate after `prompt`; returns how many prompt tokens the cache had already."""
@@ -63,7 +60,7 @@ class Generation:
             # A prefill that is interrupted leaves a shorter cache, and no token comes of it.
             cached = self.session.begin(prompt, prefill_chunk, lambda: self._interruption.ask() is not None)
         with self.tally.stopwatch.phase("draft"):
-            self.calibration.start_request()
+            self.speculation.start_request()
             self.drafter.prefill(prompt)
         while not self._finished():
             tree = self._draft()
@@ -85,21 +82,24 @@ class Generation:
     def _remaining(self) -> int:
         return self.completion.rules.max_tokens - len(self.completion.tokens)
 
-    def _draft(self) -> TokenTree:
-        """The tree to verify next. The whole draft is kept: what follows teaches about its every guess."""
+    def _draft(self, *, beside_pass: bool = False) -> TokenTree:
+        """The tree to verify next. beside_pass: the pass that will emit its first token is under way."""
         watch = self.tally.stopwatch
         before = watch.spent_ms("draft")
+        draft = TokenTree(self._pending)
+        limits = DraftLimits(self.speculation.max_nodes, self._remaining - 1)
+        shape = self.verifier.shape_after(len(self.session.tokens), limits.nodes)
+        drafts = limits.nodes > 1 and limits.depth > 0 and shape != "plain" and self.speculation.drafts()
         with watch.phase("draft"):
-            draft = TokenTree(self._pending)
-            limits = DraftLimits(self.budget.max_nodes, self._remaining - 1)
-            shape = self.verifier.shape_after(len(self.session.tokens), limits.nodes)
-            if limits.nodes > 1 and limits.depth > 0 and shape != "plain":
+            if drafts:
                 self.drafter.draft(draft, limits, self._draft_context())
-                self.calibration.appraise(draft)
-            self._draft_tree = draft
-            verifiable = draft.likeliest_chain() if shape == "chain" else draft
         with watch.phase("draft"):
-            return self.budget.choose(verifiable, watch.spent_ms("draft") - before)
+            if not drafts:
+                # Else what the drafter absorbs would wait, as a graph that grows, for the next draft.
+                mx.async_eval([vars(layer) for layer in self.session.drafter_layers])  # type: ignore[no-untyped-call]
+                return self.speculation.pass_over(draft)
+            spent = watch.spent_ms("draft") - before
+            return self.speculation.choose(draft, spent, as_chain=shape == "chain", beside_pass=beside_pass)
 
     def _draft_context(self) -> DraftContext:
         position = len(self.session.tokens)
@@ -153,7 +153,7 @@ class Generation:
                 self.session.extend([self._pending], following.hidden)
                 self.session.keep(len(self.session.tokens) - 1)
                 return
-            if len(self._draft()) > 1:
+            if len(self._draft(beside_pass=True)) > 1:
                 self._plain_token(following)
                 return
             current = following
@@ -177,8 +177,7 @@ class Generation:
         """Take the tokens of a pass, in order, and tell everyone who follows the text."""
         self.tally.first_token()
         with self.tally.stopwatch.phase("draft"):
-            assert self._draft_tree is not None
-            self.calibration.learn(self._draft_tree, tokens)
+            self.speculation.learn(tokens)
             self.drafter.commit(tokens)
         self._pending = tokens[-1]
         for token in tokens:

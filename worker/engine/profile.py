@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import random
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
 import mlx.core as mx
 
-from worker.engine.budget import CostCurve, measure_cost_curve
+from worker.engine import stored
+from worker.engine.budget import CostCurve
+from worker.engine.cost_measurement import measure_cost_curve
 from worker.engine.loading import Target
 from worker.engine.machine import chip, power_mode
+from worker.engine.packing import packing
 from worker.engine.sampling import log_softmax
 from worker.engine.tree import TokenTree
 from worker.engine.verify.copies import copied_all
@@ -36,17 +36,47 @@ class Profile:
     reuses_prefixes: bool = True
 
 
-def profile_of(target: Target, directory: Path, max_nodes: int, notify: Callable[[str], None]) -> Profile:
-    """The stored profile of this machine and model, or a new one, measured in a few seconds and stored."""
-    key = profile_key(target, max_nodes)
-    path = directory / f"{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]}.json"
-    stored = _load(path)
-    if stored:
-        return stored
-    notify("measuring what a verification pass costs on this machine (once per model)")
-    profile = measure_profile(target, max_nodes, notify)
-    _store(path, key, profile)
-    return profile
+class Profiles:
+    """The profiles of a directory, for one model and trees of up to `max_nodes` nodes. notify: told of long steps."""
+
+    def __init__(self, directory: Path, target: Target, max_nodes: int, notify: Callable[[str], None]) -> None:
+        self._directory, self._target, self._max_nodes = directory, target, max_nodes
+        self._notify = notify
+
+    def find(self) -> Profile:
+        """The stored profile of this machine, or a new one, measured in a few seconds and stored."""
+        found = self._load()
+        if found is None:
+            self._notify("measuring what a verification pass costs on this machine (once per model)")
+            found = self.measure()
+        return found
+
+    def measure(self) -> Profile:
+        """Measure, whatever is stored, and store it."""
+        return self._store(measure_profile(self._target, self._max_nodes, self._notify))
+
+    def measure_curve(self, profile: Profile, verifier: Verifier) -> Profile:
+        """`profile` with the costs of now: a model is not verified otherwise because the clock has moved."""
+        self._notify("passes no longer take as long as when they were measured; measuring again")
+        return self._store(replace(profile, curve=_curve(self._target, verifier, self._max_nodes, self._notify)))
+
+    @property
+    def _path(self) -> Path:
+        return stored.path_of(self._directory, profile_key(self._target, self._max_nodes))
+
+    def _load(self) -> Profile | None:
+        try:
+            record = stored.read(self._path)
+            if record is None:
+                return None
+            curve = CostCurve(tuple(record["curve"]["nodes"]), tuple(record["curve"]["milliseconds"]))
+            return Profile(record["verification"], curve, record["reuses_prefixes"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _store(self, profile: Profile) -> Profile:
+        stored.write(self._path, {"key": profile_key(self._target, self._max_nodes), **asdict(profile)})
+        return profile
 
 
 def profile_key(target: Target, max_nodes: int) -> dict[str, str | int]:
@@ -60,6 +90,7 @@ def profile_key(target: Target, max_nodes: int) -> dict[str, str | int]:
         "power": power_mode(),
         "model": str(target.spec),
         "identity": target.identity,
+        "quantization": packing(target.model, target.dtype),
         "max_nodes": max_nodes,
     }
 
@@ -70,10 +101,16 @@ def measure_profile(target: Target, max_nodes: int, notify: Callable[[str], None
     if verdict.refused:
         without = "" if verdict.reuses_prefixes else ", and reuses no prefixes"
         notify(f"{target.spec} is verified in {verdict.mode} mode{without}: {verdict}")
-    verifier = Verifier(target.model, verdict.mode)
-    nodes = 1 if verifier.mode == "plain" else max_nodes
-    curve = measure_cost_curve(PassTimer(verifier, target.vocabulary), nodes)
+    curve = _curve(target, Verifier(target.model, verdict.mode), max_nodes, notify)
     return Profile(verdict.mode, curve, verdict.reuses_prefixes)
+
+
+def _curve(target: Target, verifier: Verifier, max_nodes: int, notify: Callable[[str], None]) -> CostCurve:
+    nodes = 1 if verifier.mode == "plain" else max_nodes
+    measured = measure_cost_curve(PassTimer(verifier, target.vocabulary), nodes)
+    if not measured.is_steady:
+        notify(f"this machine's speed is not steady: after warming up a pass still changed by {measured.drift:.0%}")
+    return measured.curve
 
 
 class PassTimer:
@@ -105,19 +142,3 @@ class PassTimer:
         if self._verifier.mode == "chain":
             return random_chain(pending, nodes, self._vocabulary, self._rng)
         return random_tree(pending, nodes, max(1, nodes // 2), self._vocabulary, self._rng)
-
-
-def _load(path: Path) -> Profile | None:
-    try:
-        stored = json.loads(path.read_text("utf-8"))
-        curve = CostCurve(tuple(stored["curve"]["nodes"]), tuple(stored["curve"]["milliseconds"]))
-        return Profile(stored["verification"], curve, stored["reuses_prefixes"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _store(path: Path, key: dict[str, str | int], profile: Profile) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps({"key": key, **asdict(profile)}, indent=2), "utf-8")
-    os.replace(draft, path)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from worker.engine.budget import MARGIN, Budget, CostCurve, measure_cost_curve
+from worker.engine.budget import MARGIN, Budget, CostCurve
 from worker.engine.tree import TokenTree
 
 
@@ -48,6 +48,21 @@ def test_choose_never_exceeds_the_measured_nodes() -> None:
     tree = random_draft(random.Random(1), 12)
     tree.values = [1.0] * 12
     assert len(Budget(CostCurve((1, 4), (1.0, 1.0))).choose(tree)) == 4
+
+
+def test_a_limit_below_the_curve_holds() -> None:
+    tree = random_draft(random.Random(1), 12)
+    tree.values = [1.0] * 12
+    budget = Budget(CostCurve((1, 8), (1.0, 1.0)), limit=3)
+    assert budget.max_nodes == 3
+    assert len(budget.choose(tree)) == 3
+    assert Budget(CostCurve((1, 8), (1.0, 1.0)), limit=32).max_nodes == 8
+
+
+def test_a_round_costs_plain_passes() -> None:
+    budget = Budget(CostCurve((1, 3), (10.0, 14.0)))
+    assert budget.plain_passes(1, 0.0) == 1.0
+    assert budget.plain_passes(2, 3.0) == pytest.approx((12.0 + 3.0) / 10.0)
 
 
 def test_a_costly_second_node_means_plain_decoding() -> None:
@@ -100,63 +115,3 @@ def test_cost_is_linear_between_measured_counts() -> None:
     curve = CostCurve((1, 2, 4), (10.0, 20.0, 60.0))
     assert [curve.cost(n) for n in (1, 2, 3, 4)] == pytest.approx([10, 20, 40, 60])
     assert curve.max_nodes == 4
-
-
-class ScriptedTimer:
-    """Pass times from a list per node count; records the order of the calls."""
-
-    def __init__(self, times: dict[int, list[float]]) -> None:
-        self.times = {nodes: iter(values) for nodes, values in times.items()}
-        self.calls: list[int] = []
-
-    def __call__(self, nodes: int) -> float:
-        self.calls.append(nodes)
-        return next(self.times[nodes])
-
-
-def test_measuring_goes_round_robin_and_leaves_the_warm_up_out() -> None:
-    warm_up = 450
-    timer = ScriptedTimer(
-        {
-            1: [warm_up, 10, 11, 12, 10, 9],
-            2: [warm_up, 20, 20, 20, 21, 22],
-            3: [warm_up, 19, 19, 19, 19, 19],
-            4: [warm_up, 40, 41, 90, 42, 43],
-        }
-    )
-    curve = measure_cost_curve(timer, 4, rounds=5)
-    assert timer.calls == [1, 2, 3, 4] * 6
-    assert curve.nodes == (1, 2, 3, 4)
-    assert curve.milliseconds == pytest.approx((10, 19.5, 19.5, 42))
-
-
-def test_a_slow_warm_up_leaves_powers_of_two_and_the_largest_tree() -> None:
-    timer = ScriptedTimer({nodes: [500.0, *[100.0 * nodes] * 5] for nodes in (1, 2, 3, 4, 6)})
-    curve = measure_cost_curve(timer, 6, rounds=2, time_limit_ms=8000)
-    assert timer.calls == [1, 2, 3, 4, 6, *[1, 2, 4, 6] * 2]
-    assert curve.nodes == (1, 2, 4, 6)
-    assert curve.milliseconds == (100, 200, 400, 600)
-
-
-def test_measuring_stops_early_when_passes_are_slow() -> None:
-    timer = ScriptedTimer({1: [1] + [3000] * 9, 2: [1] + [5000] * 9})
-    curve = measure_cost_curve(timer, 2, rounds=5, time_limit_ms=8000)
-    # One warm-up round, then two rounds at least.
-    assert timer.calls == [1, 2] * 3
-    assert curve.milliseconds == pytest.approx((3000, 5000))
-
-
-@pytest.mark.parametrize(
-    ("max_nodes", "counts"),
-    [
-        (1, (1,)),
-        (2, (1, 2)),
-        (5, (1, 2, 3, 4, 5)),
-        (16, (1, 2, 3, 4, 6, 8, 12, 16)),
-        (20, (1, 2, 3, 4, 6, 8, 12, 16, 20)),
-    ],
-)
-def test_measured_counts_end_at_the_largest_tree(max_nodes: int, counts: tuple[int, ...]) -> None:
-    curve = measure_cost_curve(lambda nodes: float(nodes), max_nodes, rounds=1)
-    assert curve.nodes == counts
-    assert curve.milliseconds == tuple(float(n) for n in counts)

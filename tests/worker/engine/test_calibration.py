@@ -1,11 +1,13 @@
 """Calibration: it learns what guesses are worth, recovers, and stays monotone."""
 
+import json
+import math
 import random
-from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from worker.engine.calibration import Calibration, isotonic
+from worker.engine.calibration import Calibration
 from worker.engine.tree import TokenTree
 
 RIGHT, WRONG = 5, 6
@@ -77,7 +79,30 @@ def test_the_estimate_by_hand() -> None:
     teach(calibration, RIGHT, 1)
     teach(calibration, WRONG, 1)
     history = (3 + 4 * 0.65) / (4 + 4)
-    assert value(calibration, 0.65) == pytest.approx((1 + 6 * history) / (2 + 6))
+    # Each outcome moves the text's bias in logit space by 0.15 of its surprise.
+    odds = history / (1 - history)
+    after_one = 0.15 * (1 - history)
+    lifted = odds * math.exp(after_one) / (1 + odds * math.exp(after_one))
+    after_two = after_one - 0.15 * lifted
+    lifted = odds * math.exp(after_two) / (1 + odds * math.exp(after_two))
+    assert value(calibration, 0.65) == pytest.approx((1 + 6 * lifted) / (2 + 6))
+
+
+def test_a_text_that_suits_the_drafter_lifts_what_it_has_not_tried_yet() -> None:
+    calibration = Calibration()
+    for confidence in (0.3, 0.65, 0.85):
+        teach(calibration, RIGHT, 30, confidence)
+        teach(calibration, WRONG, 30, confidence)
+    calibration.start_request()
+    before = value(calibration, 0.85)
+    teach(calibration, RIGHT, 20, confidence=0.65)
+    assert value(calibration, 0.85) > before + 0.2
+    calibration.start_request()
+    teach(calibration, WRONG, 20, confidence=0.85)
+    assert value(calibration, 0.3) < before - 0.2
+    calibration.start_request()
+    # Another text starts without a bias.
+    assert value(calibration, 0.3) == pytest.approx(0.5, abs=0.05)
 
 
 def test_values_multiply_down_a_path_and_never_rise() -> None:
@@ -116,19 +141,56 @@ def test_the_deep_learn_apart_from_the_shallow() -> None:
 
 
 def test_only_guesses_with_a_known_outcome_are_counted() -> None:
-    # The pass ended after one token: what the deeper guesses were worth is not known.
+    # The texts end after one token: what the deeper guesses were worth is not known.
     calibration = Calibration()
     before = guess(0.65, depth=3)
     calibration.appraise(before)
     for _ in range(50):
+        calibration.start_request()
         calibration.learn(guess(0.65, depth=3), [RIGHT])
     after = guess(0.65, depth=3)
     calibration.appraise(after)
     assert after.values[1] > 0.9
     for node in (2, 3):
-        assert after.values[node] / after.values[node - 1] == pytest.approx(
-            before.values[node] / before.values[node - 1]
-        )
+        was = before.values[node] / before.values[node - 1]
+        assert after.values[node] / after.values[node - 1] == pytest.approx(was, abs=0.01)
+    assert sum(map(sum, calibration.record["tried"][1:])) == 0
+
+
+def test_a_draft_is_followed_beyond_its_own_pass() -> None:
+    calibration = Calibration()
+    root = TokenTree(RIGHT)
+    # One draft of four, then plain passes: three tokens as it guessed, then another one.
+    calibration.learn(guess(0.65, depth=4), [RIGHT])
+    for token in (RIGHT, RIGHT, WRONG, RIGHT):
+        calibration.learn(root, [token])
+    tried, accepted = calibration.record["tried"], calibration.record["accepted"]
+    # Depth 1; depths 2 and 3; depth 4.
+    assert [row[5] for row in tried] == [1, 2, 1, 0]
+    assert [row[5] for row in accepted] == [1, 2, 0, 0]
+    assert sum(map(sum, tried)) == 4
+
+
+def test_a_draft_is_left_where_the_text_leaves_it() -> None:
+    calibration = Calibration()
+    calibration.learn(guess(0.65, depth=4), [WRONG, RIGHT, RIGHT])
+    calibration.learn(TokenTree(RIGHT), [RIGHT])
+    assert sum(map(sum, calibration.record["tried"])) == 1
+
+
+def test_a_distrusted_drafter_shows_its_depth_without_being_verified() -> None:
+    calibration = Calibration()
+    for _ in range(60):
+        calibration.learn(guess(0.65, depth=8), [WRONG])
+    for _ in range(3):
+        calibration.start_request()
+        calibration.learn(guess(0.65, depth=8), [RIGHT, WRONG])
+    calibration.start_request()
+    for _ in range(40):
+        calibration.learn(guess(0.65, depth=8), [RIGHT])  # plain passes, one token each
+    tree = guess(0.65, depth=8)
+    calibration.appraise(tree)
+    assert min(tree.values[node] / tree.values[node - 1] for node in range(1, 9)) > 0.8
 
 
 def test_siblings_of_the_right_guess_count_as_wrong() -> None:
@@ -142,28 +204,49 @@ def test_siblings_of_the_right_guess_count_as_wrong() -> None:
     assert value(calibration, 0.3) < 0.1
 
 
-def minimax(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Isotonic regression by its min-max formula: the largest over starts of the smallest weighted mean over ends."""
-
-    def mean(first: int, last: int) -> float:
-        total = sum(weights[first : last + 1])
-        return sum(v * w for v, w in zip(values[first : last + 1], weights[first : last + 1], strict=True)) / total
-
-    count = len(values)
-    return [max(min(mean(a, b) for b in range(i, count)) for a in range(i + 1)) for i in range(count)]
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_isotonic_equals_the_minimax_formula(seed: int) -> None:
-    rng = random.Random(seed)
-    count = rng.randint(1, 12)
-    values = [rng.choice([rng.random(), 0.5, float(rng.randint(-3, 3))]) for _ in range(count)]
-    weights = [rng.choice([1.0, rng.random() + 0.01, 50.0]) for _ in range(count)]
-    assert isotonic(values, weights) == pytest.approx(minimax(values, weights))
+def test_what_was_learned_survives_a_file() -> None:
+    rng = random.Random(4)
+    calibration = Calibration()
+    for number in range(900):
+        if number % 100 == 0:
+            calibration.start_request()
+        confidence = rng.random()
+        calibration.learn(guess(confidence, depth=3), [RIGHT if rng.random() < confidence else WRONG] * 2)
+    record = json.loads(json.dumps(calibration.record))
+    again = Calibration.of(record)
+    assert again.record == record
+    calibration.start_request()
+    for confidence in (0.05, 0.3, 0.65, 0.98):
+        assert value(again, confidence) == value(calibration, confidence)
 
 
-def test_isotonic_by_hand() -> None:
-    assert isotonic([1, 2, 3], [1, 1, 1]) == [1, 2, 3]
-    assert isotonic([3, 2, 1], [1, 1, 1]) == pytest.approx([2, 2, 2])
-    assert isotonic([1, 3, 2, 4], [1, 1, 3, 1]) == pytest.approx([1, 2.25, 2.25, 4])
-    assert isotonic([], []) == []
+def test_a_record_forgets_the_old_in_favour_of_the_new() -> None:
+    calibration = Calibration()
+    teach(calibration, RIGHT, 4000)
+    assert calibration.record["tried"][0][5] == 400
+    calibration.start_request()
+    teach(calibration, WRONG, 400)
+    assert calibration.record["tried"][0][5] == 400
+    assert calibration.record["accepted"][0][5] == pytest.approx(200)
+
+
+ROWS = [[0.0] * 10 for _ in range(4)]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"tried": ROWS},
+        {"tried": ROWS[:3], "accepted": ROWS},
+        {"tried": ROWS, "accepted": [[1.0] * 10 for _ in range(4)]},
+        {"tried": [[float("nan")] * 10 for _ in range(4)], "accepted": ROWS},
+        {"tried": [[float("inf")] * 10 for _ in range(4)], "accepted": ROWS},
+        {"tried": ROWS, "accepted": [[-1.0] * 10 for _ in range(4)]},
+        {"tried": ROWS, "accepted": 5},
+        {"tried": ROWS, "accepted": [["many"] * 10 for _ in range(4)]},
+    ],
+)
+def test_a_record_that_cannot_be_is_refused(record: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        Calibration.of(record)

@@ -62,7 +62,7 @@ def expected(target: Target, prompt: GenerationRequest) -> list[int]:
 def test_greedy_text_is_that_of_plain_decoding(
     engine: Engine, prompt: GenerationRequest, expected: list[int], fixed_nodes: int | None
 ) -> None:
-    engine.budget = Budget(CURVE, fixed_nodes)
+    engine.speculation.budget = Budget(CURVE, fixed_nodes)
     result, stats = engine.generate(prompt)
     assert result.token_ids == expected
     assert result.text == engine.target.tokenizer.decode(expected)
@@ -98,7 +98,7 @@ def test_two_hundred_tokens_under_trees_of_right_and_wrong_guesses(engine: Engin
         processors=make_logits_processors(**penalties) if recipe == "sampled" else None,
     )
     engine.drafter = ScriptedDrafter(random_trees(expected, target.vocabulary, seed=1, right=0.85))
-    engine.budget = Budget(CURVE, 6)
+    engine.speculation.budget = Budget(CURVE, 6)
     result, stats = engine.generate(request)
     assert result.token_ids == expected
     assert len(expected) == 200

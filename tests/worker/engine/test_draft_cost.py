@@ -1,0 +1,44 @@
+"""What a draft costs: running medians by the nodes that were drafted."""
+
+from worker.engine.draft_cost import REMEMBERED, DraftCost
+
+
+def learned(*drafts: tuple[int, float]) -> DraftCost:
+    """After a first draft, which does not count, and `drafts` of (nodes, milliseconds)."""
+    cost = DraftCost()
+    cost.learn(1, 5000.0)
+    for nodes, milliseconds in drafts:
+        cost.learn(nodes, milliseconds)
+    return cost
+
+
+def test_the_first_draft_compiles_kernels_and_does_not_count() -> None:
+    cost = DraftCost()
+    assert cost.learn(8, 900.0) == 0.0
+    assert cost.samples == {}
+    assert cost.learn(8, 3.0) == 3.0
+
+
+def test_a_hiccup_does_not_move_the_median() -> None:
+    cost = learned((8, 3.0), (8, 3.2), (8, 2.8))
+    assert cost.learn(8, 400.0) == (3.0 + 3.2) / 2
+    assert cost.learn(8, 3.1) == 3.1
+
+
+def test_sizes_are_learned_apart_and_unknown_ones_take_the_nearest() -> None:
+    cost = learned((2, 1.0), (16, 9.0))
+    assert [cost.typical(nodes) for nodes in (1, 2, 8, 9, 10, 16, 32)] == [1.0, 1.0, 1.0, 1.0, 9.0, 9.0, 9.0]
+    assert DraftCost().typical(4) == 0.0
+
+
+def test_old_times_are_forgotten() -> None:
+    cost = learned(*[(4, 10.0)] * 500, *[(4, 20.0)] * (REMEMBERED // 2 + 1))
+    assert cost.typical(4) == 20.0
+    assert len(cost.samples[4]) == REMEMBERED
+
+
+def test_remembered_times_count_from_the_start() -> None:
+    cost = DraftCost({4: [2.0, 3.0, 4.0], 9: []})
+    assert cost.learn(4, 700.0) == 3.0  # kernels are compiled in every process
+    assert cost.samples == {4: [2.0, 3.0, 4.0]}
+    assert DraftCost(learned((4, 2.0), (4, 6.0)).samples).typical(4) == 4.0

@@ -1,0 +1,80 @@
+"""Measuring c(n): what a verification pass over n nodes costs on this machine.
+
+Warm up until the clock is steady, then go round all node counts, so that a clock that drifts all the same reaches every
+count alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+from worker.engine.budget import CostCurve
+
+TimePass = Callable[[int], float]
+"""Runs one pass over so many nodes; returns its milliseconds."""
+
+# Kernels work in tiles of 8, 16 and 32 rows: the counts just beyond those show the step between them.
+MEASURED_NODES = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32)
+STEADY_DRIFT = 0.03
+# A block of the warm-up: five passes, fewer of slow ones, and more of those that are over before a clock can rise.
+BLOCK_PASSES = 5
+SHORTEST_BLOCK_MS, LONGEST_BLOCK_MS = 50.0, 400.0
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """drift: by how much the one-node time still changed when the warm-up ended, as a share."""
+
+    curve: CostCurve
+    drift: float
+
+    @property
+    def is_steady(self) -> bool:
+        return self.drift < STEADY_DRIFT
+
+
+def measure_cost_curve(
+    time_pass: TimePass, max_nodes: int, *, rounds: int = 5, time_limit_ms: float = 8000
+) -> Measurement:
+    """c(n) for 1 to `max_nodes` nodes: medians of `rounds` rounds, made monotone.
+
+    The first round, which compiles kernels, does not count. Measuring stops early, after two rounds at least, when
+    `time_limit_ms` are spent; the warm-up takes a quarter of that at most, and a machine whose first round took as long
+    is so slow that only powers of two are measured.
+    """
+    counts = sorted({*(n for n in MEASURED_NODES if n < max_nodes), max_nodes})
+    if sum(time_pass(n) for n in counts) > time_limit_ms / 4:
+        counts = [n for n in counts if n & (n - 1) == 0 or n == max_nodes]
+    drift = warm_up(time_pass, time_limit_ms / 4)
+    samples: dict[int, list[float]] = {n: [] for n in counts}
+    spent = 0.0
+    for number in range(rounds):
+        if number >= 2 and spent > time_limit_ms:
+            break
+        for n in counts:
+            samples[n].append(time_pass(n))
+            spent += samples[n][-1]
+    return Measurement(CostCurve.fit(samples), drift)
+
+
+def warm_up(time_pass: TimePass, time_limit_ms: float) -> float:
+    """Run one-node passes until two blocks of them in a row take as long; returns by how much the last two differ.
+
+    Ends by itself when `time_limit_ms` are spent, whatever the drift is then.
+    """
+    before, spent = _block(time_pass)
+    while True:
+        now, more = _block(time_pass)
+        drift, before, spent = abs(now / before - 1), now, spent + more
+        if drift < STEADY_DRIFT or spent > time_limit_ms:
+            return drift
+
+
+def _block(time_pass: TimePass) -> tuple[float, float]:
+    """Median and sum of a block of one-node passes."""
+    times: list[float] = []
+    while sum(times) < (SHORTEST_BLOCK_MS if len(times) >= BLOCK_PASSES else LONGEST_BLOCK_MS):
+        times.append(time_pass(1))
+    return median(times), sum(times)
