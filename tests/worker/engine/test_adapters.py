@@ -13,6 +13,7 @@ from mlx_lm.models.mla import MultiLinear
 
 from bench.families import tiny_model
 from worker.engine.verify.adapters import Adapters, apply_adapters
+from worker.engine.verify.verifier import Mode, Verifier
 
 NEEDED = {
     "llama": (),
@@ -74,3 +75,12 @@ def test_code_that_a_model_directory_brings_along_is_left_alone() -> None:
 
 def test_a_model_without_particulars_has_no_limits() -> None:
     assert apply_adapters(tiny_model("llama")) == Adapters((), (), None)
+
+
+@pytest.mark.parametrize("mode", ["chain", "plain"])
+def test_a_model_that_verifies_no_trees_is_left_as_it_is(family: str, mode: Mode) -> None:
+    model = tiny_model(family)
+    classes = [type(module) for module in model.modules()]
+    verifier = Verifier(model, mode)
+    assert [type(module) for module in model.modules()] == classes
+    assert verifier.shape_after(4, 12) == mode

@@ -8,7 +8,7 @@ from typing import Any
 
 from mlx_lm.models.cache import ArraysCache, make_prompt_cache
 
-from worker.engine.verify.adapters import Limit, apply_adapters
+from worker.engine.verify.adapters import Limit, apply_adapters, limits_of_model, reusable_positions
 from worker.engine.verify.caches import flat
 from worker.engine.verify.positions import install_rope_hook
 from worker.engine.verify.recurrent import instrument_mixers
@@ -16,10 +16,7 @@ from worker.engine.verify.recurrent import instrument_mixers
 
 @dataclass(frozen=True)
 class Support:
-    """mixers: class of a recurrent mixer -> how it follows a tree. adapters: their names. limits: see adapters.
-
-    reusable: leading positions whose rows do not depend on how they were prefilled; None = all.
-    """
+    """mixers: class of a recurrent mixer -> how it follows a tree. adapters: their names. The rest: see `limits`."""
 
     mixers: Mapping[str, str] = field(default_factory=dict)
     adapters: tuple[str, ...] = ()
@@ -36,9 +33,9 @@ def support_of(model: Any) -> Support:
 
 
 def limits_of(model: Any) -> Support:
-    """What holds for `model` also where no tree is verified."""
-    adapters = apply_adapters(model)
-    return Support(limits=adapters.limits, reusable=adapters.reusable)
+    """What holds for `model` also where no tree is verified; it is left as mlx-lm wrote it."""
+    limits = limits_of_model(model)
+    return Support(limits=limits, reusable=reusable_positions(limits))
 
 
 def _instrumented(model: Any) -> Support:

@@ -13,10 +13,10 @@ from worker.engine.verify.adapters.convolved_rows import adapt_convolved_rows
 from worker.engine.verify.adapters.fused_rope import adapt_fused_rope
 from worker.engine.verify.adapters.latent_attention import adapt_latent_attention
 from worker.engine.verify.adapters.learned_positions import adapt_learned_positions
-from worker.engine.verify.adapters.limits import DynamicBaseLimit, Limit, limits_of_module
+from worker.engine.verify.adapters.limits import Limit, limits_of_model, reusable_positions
 from worker.engine.verify.adapters.query_scale import adapt_query_scale
 
-__all__ = ["Adapters", "Limit", "apply_adapters"]
+__all__ = ["Adapters", "Limit", "apply_adapters", "limits_of_model", "reusable_positions"]
 
 ADAPTERS: dict[str, Callable[[Any], bool]] = {
     "learned positions": adapt_learned_positions,
@@ -31,11 +31,7 @@ ADAPTERS: dict[str, Callable[[Any], bool]] = {
 
 @dataclass(frozen=True)
 class Adapters:
-    """names: the adapters that the model needed. limits: where its tree passes are exact, see `Limit`.
-
-    reusable: tokens from the start up to which cache rows are the same however passes were split; None = all. Beyond
-    it, rows depend on the whole pass that made them, those of its tokens that lie before this position included.
-    """
+    """names: the adapters that the model needed. limits, reusable: see `limits`."""
 
     names: tuple[str, ...]
     limits: tuple[Limit, ...]
@@ -47,6 +43,5 @@ def apply_adapters(model: Any) -> Adapters:
     modules = model.modules()
     adapted = {name: [adapt(module) for module in modules] for name, adapt in ADAPTERS.items()}
     names = tuple(name for name, concerned in adapted.items() if any(concerned))
-    limits = tuple(dict.fromkeys(limit for module in modules for limit in limits_of_module(module)))
-    contexts = [limit.context for limit in limits if isinstance(limit, DynamicBaseLimit)]
-    return Adapters(names, limits, min(contexts, default=None))
+    limits = limits_of_model(model)
+    return Adapters(names, limits, reusable_positions(limits))

@@ -1,6 +1,6 @@
 """Limits: where a model's pass over a tree, or over several tokens at all, differs from one-token decoding."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -50,7 +50,20 @@ class DynamicBaseLimit:
         return "tree" if offset + nodes <= self.context else "plain"
 
 
-def limits_of_module(module: Any) -> list[Limit]:
+def limits_of_model(model: Any) -> tuple[Limit, ...]:
+    """The limits of all modules of `model`, each once."""
+    return tuple(dict.fromkeys(limit for module in model.modules() for limit in _limits_of_module(module)))
+
+
+def reusable_positions(limits: Iterable[Limit]) -> int | None:
+    """Leading positions whose cache rows are the same however passes were split; None = all.
+
+    Beyond, rows depend on the whole pass that made them, those of its tokens that lie before this position included.
+    """
+    return min((limit.context for limit in limits if isinstance(limit, DynamicBaseLimit)), default=None)
+
+
+def _limits_of_module(module: Any) -> list[Limit]:
     """The limits that come from `module` itself, not from its children."""
     limits: list[Limit] = []
     if getattr(module, "attn_temperature_tuning", 0) and not getattr(module, "use_rope", True):
