@@ -1,12 +1,18 @@
 """Tiny random checkpoints of block drafters, laid out as the published ones are."""
 
 import json
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from drafter_rig import DrafterCase
+
+from bench.families import tiny_model, vocabulary
+from worker.engine.drafters.dflash import DFlashDrafter, DFlashSettings, read_dflash_config
+from worker.engine.drafters.dflash.checkpoint import load_backbone
 
 HIDDEN, INTERMEDIATE, HEADS, KEY_HEADS, HEAD_DIM = 64, 96, 4, 2, 16
 TAPS, KERNEL_TAPS, GROUP, RANK = 3, 2, 16, 8
@@ -108,3 +114,15 @@ def write(directory: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
         part = {name: mx.array(tensors[name]) for name in names[number::files]}
         mx.save_safetensors(str(directory / f"model-{number + 1:05}-of-{files:05}.safetensors"), part)
     return directory
+
+
+def dflash_case(
+    make_config: Callable[..., dict[str, Any]], family: str, layers: list[str], settings: DFlashSettings, **changes: Any
+) -> DrafterCase:
+    """A random drafter over a random target. `changes` are fields of its config."""
+    target = tiny_model(family)
+    config = make_config(layers, len(target.layers), vocabulary(family), **changes)
+    with tempfile.TemporaryDirectory() as directory:
+        write(Path(directory), config, random_tensors(config))
+        backbone = load_backbone(Path(directory), read_dflash_config(Path(directory)))
+    return DrafterCase(target, lambda: DFlashDrafter(backbone, target, settings), vocabulary(family))

@@ -8,19 +8,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from dflash_checkpoints import FULL, SLIDING, first_config, random_tensors, second_config, write
-from dflash_reference import Reference
-from drafter_rig import DrafterCase, Rig
-from mlx_lm.models.cache import make_prompt_cache
+from dflash_comparison import ALL, check_independent, check_lattice, drafted, hidden_states, reference, sampled
 
 from bench.families import tiny_model
-from worker.engine.drafters.dflash import DFlashSettings, load_dflash
-from worker.engine.drafters.protocol import DraftLimits
-from worker.engine.tree import TokenTree
-from worker.engine.verify.taps import Taps
+from worker.engine.drafters.dflash import DFlashSettings
+from worker.engine.sampling import Sampling
 
-# The three best of every slot after every one of the slot before: 1 + 3 + 9 + 27 + 81.
-WIDE = DraftLimits(nodes=121, depth=20)
-ALL = DFlashSettings(children=3, min_value=1e-20)
 TOKENS = [int(token) for token in np.random.default_rng(1).integers(3, 97, 23)]
 MIXED = [SLIDING, FULL, SLIDING]
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 4.0}
@@ -29,58 +22,6 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 def with_own(config: dict[str, Any], **fields: Any) -> dict[str, Any]:
     """`config` with further fields in its `dflash_config`."""
     return {**config, "dflash_config": {**config["dflash_config"], **fields}}
-
-
-def reference(config: dict[str, Any], tensors: dict[str, np.ndarray], target: Any, **options: Any) -> Reference:
-    inner = getattr(target, "language_model", target)
-    embedding = np.array(inner.model.embed_tokens.weight).astype(np.float64)
-    head = np.array(inner.lm_head.weight).astype(np.float64) if "lm_head" in inner else embedding
-    return Reference(config, tensors, embedding, head, **options)
-
-
-def hidden_states(target: Any, config: dict[str, Any], tokens: list[int]) -> np.ndarray:
-    """What the tapped blocks put out for `tokens`, from one pass of its own."""
-    taps = Taps(target, blocks=config["dflash_config"]["target_layer_ids"])
-    with taps.recording():
-        mx.eval(target(mx.array([tokens]), cache=make_prompt_cache(target)))
-    assert taps.hidden is not None
-    return np.array(taps.hidden).astype(np.float64)
-
-
-def drafted(target: Any, directory: Path, settings: DFlashSettings, tokens: list[int]) -> TokenTree:
-    rig = Rig(DrafterCase(target, lambda: load_dflash(directory, target, settings), 97))
-    rig.prompt(tokens, chunk=7)
-    return rig.draft(WIDE)
-
-
-def softmax(scores: np.ndarray) -> np.ndarray:
-    odds = np.exp(scores - scores.max())
-    return odds / odds.sum()
-
-
-def check_independent(tree: TokenTree, logits: np.ndarray) -> None:
-    """Every node has the odds of its slot, and the best of each slot are there."""
-    assert tree.max_depth == len(logits)
-    for node in range(1, len(tree)):
-        odds = softmax(logits[tree.depths[node] - 1])
-        assert tree.confidences[node] == pytest.approx(odds[tree.tokens[node]], rel=2e-3, abs=1e-6)
-    best = [int(np.argmax(row)) for row in logits]
-    node = 0
-    for token in best:
-        child = tree.child(node, token)
-        assert child is not None
-        node = child
-
-
-def check_lattice(tree: TokenTree, lattice: list[dict[tuple[int, int], float]]) -> None:
-    """Every node has the odds of its token after its parent's, among the candidates of its slot."""
-    assert tree.max_depth == len(lattice)
-    for node in range(1, len(tree)):
-        before = tree.tokens[tree.parents[node]]
-        row = {token: score for (first, token), score in lattice[tree.depths[node] - 1].items() if first == before}
-        odds = dict(zip(row, softmax(np.array(list(row.values()))), strict=True))
-        assert tree.confidences[node] == pytest.approx(odds[tree.tokens[node]], rel=2e-3, abs=1e-6)
-    assert len({tree.tokens[tree.parents[node]] for node in range(1, len(tree)) if tree.depths[node] == 3}) > 1
 
 
 FIRST: dict[str, dict[str, Any]] = {
@@ -175,6 +116,21 @@ def test_a_text_of_one_token_has_a_block_without_context(tmp_path: Path) -> None
     tree = drafted(target, write(tmp_path, config, tensors), ALL, [9])
     _, logits = reference(config, tensors, target).logits(np.zeros((0, 192)), 9, 5)
     check_independent(tree, logits)
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_a_sampled_draw_is_guessed_with_the_noise_of_its_position(second: bool, tmp_path: Path) -> None:
+    target = tiny_model("llama")
+    config = (second_config if second else first_config)(MIXED, target_layers=3)
+    tensors = random_tensors(config)
+    sampling = Sampling(temperature=0.7, seed=9)
+    tree = drafted(target, write(tmp_path, config, tensors), ALL, TOKENS, sampling)
+    truth, odds = reference(config, tensors, target), sampled(0.7, seed=9, position=len(TOKENS) - 1)
+    states, logits = truth.logits(hidden_states(target, config, TOKENS[:-1]), TOKENS[-1], 5)
+    if second:
+        check_lattice(tree, truth.lattice(states, logits, TOKENS[-1]), odds)
+    else:
+        check_independent(tree, logits, odds)
 
 
 def test_residual_streams_of_the_blocks_are_tapped_before_the_final_norm() -> None:
