@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from cli.output import emit_json, excerpt, piped
+from cli.summary import LIMITS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,6 +136,8 @@ def brief(row: RecordedRequest) -> dict[str, Any]:
         facts["error"] = {"code": result.error.code, "message": result.error.message}
     elif result:
         facts["finish_reason"] = result.finish_reason
+        if row.body.n > 1:
+            facts["choices"] = len(result.choices)
         facts["completion_tokens"] = result.usage.completion_tokens if result.usage else 0
         facts["text"] = result.text
     if stats:
@@ -152,11 +155,17 @@ def _facts(row: RecordedRequest) -> str:
     facts = brief(row)
     if "completion_tokens" not in facts:
         return str(row.state)
+    assert row.result
     parts = [f"{facts['completion_tokens']} tokens"]
+    if row.body.n > 1:
+        unbegun = f" of {row.body.n}" if facts["choices"] < row.body.n else ""
+        parts[0] += f" in {facts['choices']}{unbegun} choices"
     if facts.get("decode_tps"):
         parts.append(f"{facts['decode_tps']:.1f} tok/s")
     if facts.get("tokens_per_pass"):
         parts.append(f"{facts['tokens_per_pass']:.2f} tokens per pass")
+    reasons = [choice.finish_reason for choice in row.result.choices]
+    parts += [f"cut short: {limit}" for limit in LIMITS if limit in reasons]
     return ", ".join(parts)
 
 

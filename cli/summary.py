@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 # Finish reasons of texts that a limit of their request has ended.
-_LIMITS = ("time_limit", "repetition")
+LIMITS = ("time_limit", "repetition")
 
 
 def show_summary(batch: Batch, stats: BatchStats, output: Path | None, stream: TextIO | None = None) -> None:
@@ -60,7 +60,7 @@ def summary_lines(batch: Batch, stats: BatchStats, output: Path | None) -> list[
         ("phases", _phases(stats.phases_ms)),
         ("wall", duration(stats.wall_seconds) if stats.wall_seconds is not None else "-"),
     ]
-    cut_short = {reason: count for reason, count in stats.finish_reasons.items() if reason in _LIMITS}
+    cut_short = {reason: count for reason, count in stats.finish_reasons.items() if reason in LIMITS}
     for name, counts in (("cut short", cut_short), ("failures", stats.failures)):
         if counts:
             lines.append((name, _counts(counts)))

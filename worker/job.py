@@ -24,7 +24,7 @@ logger = logging.getLogger("cidermill.worker")
 
 
 class EngineDescription(Protocol):
-    """What an engine is, for `cidermill workers`."""
+    """What an engine is, for `cidermill status`."""
 
     @property
     def model(self) -> str: ...

@@ -26,7 +26,6 @@ from cli.order import dataset_of, error_file, error_writer, model_of
 
 if TYPE_CHECKING:
     from api.choices import Priority
-    from api.ledger.records import RecordedRequest
     from api.schemas import Batch, WorkerInfo
 
 OptionalBatch = Annotated[
@@ -115,7 +114,7 @@ def results(
     rows = ledger.results(ledger.resolve(batch), states=FINAL_REQUEST_STATES)
     with leaving_reader(sys.stdout):
         count = write_results(rows, output if str(output) != "-" else None, output_format)
-        typer.echo(f"{count} answers", err=True)
+        typer.echo(f"{count} {'request' if count == 1 else 'requests'} written", err=True)
 
 
 def stats(batch: BatchId = "latest", data_dir: DataDir = None) -> None:
@@ -135,12 +134,13 @@ def show(
 ) -> None:
     """Show one request: what was asked, what came, how it went."""
     from cli.output import emit_json, piped
+    from cli.request_view import print_request, request_row
 
     row = Workspace(data_dir=data_dir).ledger.request(request)
     if piped():
-        emit_json(_whole(row))
+        emit_json(request_row(row))
     else:
-        _print_request(row)
+        print_request(row)
 
 
 def cancel(batch: BatchId, redis: RedisUrl = None, data_dir: DataDir = None) -> None:
@@ -190,46 +190,16 @@ def _emit_fleet(depth: Mapping[Priority, int], live: Sequence[WorkerInfo], model
         {"model": "waiting for", "high": "high", "normal": "normal", "low": "low"},
     )
     serving = [worker.model_dump(mode="json") for worker in live if worker.model == model]
-    emit(
-        serving, {"name": "worker", "state": "state", "chip": "chip", "request_id": "request", "completed": "completed"}
-    )
+    columns = {
+        "name": "worker",
+        "state": "state",
+        "chip": "chip",
+        "drafter": "drafter",
+        "verification": "verification",
+        "request_id": "request",
+        "tokens": "tokens",
+        "completed": "completed",
+    }
+    emit(serving, columns)
     if not serving:
         typer.echo(f"no live worker serves {model}; start one: cidermill worker --model {model}", err=True)
-
-
-def _whole(row: RecordedRequest) -> dict[str, Any]:
-    return {
-        "request_id": row.request_id,
-        "custom_id": row.custom_id,
-        "state": str(row.state),
-        "attempts": row.attempts,
-        "worker": row.worker,
-        "body": row.body.model_dump(mode="json", exclude_defaults=True),
-        "result": row.result.model_dump(mode="json") if row.result else None,
-        "stats": row.stats.model_dump(mode="json") if row.stats else None,
-    }
-
-
-def _print_request(row: RecordedRequest) -> None:
-    from rich.console import Console
-    from rich.pretty import Pretty
-    from rich.rule import Rule
-    from rich.text import Text
-
-    console = Console()
-    console.print(Rule(Text(f"{row.custom_id}  {row.state}"), align="left"))
-    for message in row.body.messages or []:
-        console.print(Text(f"{message.role}: {message.content}"))
-    if row.body.prompt is not None:
-        console.print(Text(row.body.prompt))
-    if row.result:
-        console.print(Rule("answer", align="left"))
-        console.print(Text(row.result.error.message if row.result.error else row.result.text))
-        for number, choice in enumerate(row.result.further_choices, 1):
-            console.print(Rule(f"choice {number}  {choice.finish_reason}", align="left"))
-            console.print(Text(choice.text))
-        console.print(Rule("how", align="left"))
-        hidden = {"text", "token_ids", "logprobs", "request_id", "further_choices"}
-        console.print(Pretty(row.result.model_dump(exclude=hidden, exclude_none=True)))
-    if row.stats:
-        console.print(Pretty(row.stats.model_dump(exclude_none=True)))

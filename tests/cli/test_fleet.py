@@ -68,7 +68,7 @@ def test_a_recorder_killed_and_another_one_started(fleet: Mill) -> None:
     assert batch["state"] == "completed"
     taken = fleet.run("results", "latest", "-f", "text")
     assert taken.stdout == "".join(f"{row['text']}\n\x1e\n" for row in rows)
-    assert taken.stderr == "4 answers\n"
+    assert taken.stderr == "4 requests written\n"
 
 
 def test_a_batch_cancelled_in_the_middle_of_a_request(fleet: Mill) -> None:

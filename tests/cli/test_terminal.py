@@ -11,6 +11,7 @@ import pytest
 from mill import CIDERMILL, Mill, MillAt, json_lines
 
 from api.schemas import RequestCounts, WorkerInfo
+from cli.commands.batches import _emit_fleet
 from cli.progress import Bar
 
 ANSWERED = [{"prompt": "One.", "max_tokens": 3}, {"prompt": "[bold]Two.", "max_tokens": 2, "custom_id": "[red]x"}]
@@ -69,6 +70,26 @@ def test_status_is_a_table_on_a_terminal(done: tuple[Mill, str]) -> None:
     assert heading == HEADINGS
     assert row[:2] == [mill.batches()[0]["id"], "completed"]
     assert row[3:5] == ["2/2", "0"]
+
+
+def test_the_table_of_workers_says_how_each_verifies(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cli.output.piped", lambda: False)
+    monkeypatch.setenv("COLUMNS", "200")
+    serving = {"model": "m", "host": "h", "pid": 1, "chip": "M4", "drafter": "suffix", "seen_at": 0.0}
+    tree = WorkerInfo(
+        **serving, name="one", state="busy", verification="tree", request_id="batch_1-7", tokens=9, completed=3
+    )
+    plain = WorkerInfo(**serving, name="two", state="idle", verification="plain")
+    other = tree.model_copy(update={"name": "three", "model": "another"})
+    _emit_fleet({"high": 0, "normal": 5, "low": 0}, [tree, plain, other], "m")
+    _, _, heading, *rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert heading == ["worker", "state", "chip", "drafter", "verification", "request", "tokens", "completed"]
+    assert rows == [
+        ["one", "busy", "M4", "suffix", "tree", "batch_1-7", "9", "3"],
+        ["two", "idle", "M4", "suffix", "plain", "0", "0"],
+    ]
 
 
 def test_status_is_json_lines_in_a_pipe(done: tuple[Mill, str]) -> None:
