@@ -4,8 +4,8 @@ from mill import Mill
 
 SENTENCE = (
     "model {model} needs about 0.26 GB of memory (0.01 GB of weights, the rest for caches and activations), and "
-    "memory_limit_gb allows it 0.20 GB; take a smaller quantization or a larger machine, or set memory_limit_gb if "
-    "there is more memory than that"
+    "memory_limit_gb allows it 0.20 GB; take a smaller quantization or a larger machine, or raise memory_limit_gb "
+    "if there is more memory than that"
 )
 
 

@@ -22,6 +22,8 @@ ROOM_BYTES = 256 * 2**20
 # Of what the weights leave. The rest is for the live cache, which a long context lets grow, and for everybody else.
 PREFIX_CACHE_SHARE = 0.25
 
+_SETTING = "memory_limit_gb allows it"
+
 
 @dataclass(frozen=True)
 class MemoryLimit:
@@ -35,7 +37,7 @@ class MemoryLimit:
         """The device's limit, or the setting's `setting_gb` GB (2^30 bytes) in its place."""
         if setting_gb is None:
             return cls(memory_bytes(), "this device gives it")
-        return cls(int(setting_gb * GIGABYTE), "memory_limit_gb allows it")
+        return cls(int(setting_gb * GIGABYTE), _SETTING)
 
     def check(self, model: str, weights: int) -> None:
         """Raises ModelError when `weights` bytes of weights, and the room beside them, are more than the limit."""
@@ -44,7 +46,8 @@ class MemoryLimit:
             raise ModelError(
                 f"model {model} needs about {_gb(needed)} of memory ({_gb(weights)} of weights, the rest for caches "
                 f"and activations), and {self.source} {_gb(self.size)}; take a smaller quantization or a larger "
-                "machine, or set memory_limit_gb if there is more memory than that"
+                f"machine, or {'raise' if self.source == _SETTING else 'set'} memory_limit_gb if there is more "
+                "memory than that"
             )
 
 
