@@ -8,7 +8,8 @@ from api.schemas import Choice, Usage
 from worker.engine.completion import Completion
 from worker.engine.logprobs import LogprobRecord
 from worker.engine.prompt import split_reasoning
-from worker.engine.sampling import Sampling, reasoning_tokens
+from worker.engine.reasoning import Reasoning
+from worker.engine.sampling import Sampling
 
 
 def choice_seed(seed: int, number: int) -> int:
@@ -22,7 +23,7 @@ def choice_of(
     completion: Completion, record: LogprobRecord | None, prompt: Sequence[int], sampling: Sampling, tokenizer: Any
 ) -> Choice:
     """A finished completion as an answer."""
-    opened = sampling.think_start is not None and reasoning_tokens([], prompt, sampling) is not None
+    opened = Reasoning(sampling.think_start, sampling.think_end, prompt).spent is not None
     reasoning, text = split_reasoning(completion.text, opened, tokenizer.think_start, tokenizer.think_end)
     return Choice(
         text=text,

@@ -13,6 +13,7 @@ from worker.engine.drafters.guide import Guide
 from worker.engine.drafters.protocol import DraftContext, Drafter, DraftLimits
 from worker.engine.interruption import Interruption
 from worker.engine.logprobs import LogprobRecord
+from worker.engine.reasoning import Reasoning
 from worker.engine.sampling import Draws, History, Sampling, biased, drawn, likeliest, log_softmax
 from worker.engine.session import Session
 from worker.engine.speculation import Speculation
@@ -50,11 +51,13 @@ class Generation:
         self._on_tokens, self._interruption = on_tokens, interruption
         self._logprobs = logprobs
         self._prompt: Sequence[int] = ()
+        self._reasoning = Reasoning(None, None, ())
         self._pending = -1
 
     def run(self, prompt: Sequence[int], prefill_chunk: int) -> int:
         """Generate after `prompt`; returns how many prompt tokens the cache had already."""
         self._prompt, self._pending = prompt, prompt[-1]
+        self._reasoning = Reasoning(self.sampling.think_start, self.sampling.think_end, prompt)
         self.session.serve(self.drafter)
         with self.tally.stopwatch.phase("prefill"):
             # A prefill that is interrupted leaves a shorter cache, and no token comes of it.
@@ -122,7 +125,7 @@ class Generation:
         self._advance(accepted.tokens)
 
     def _draw(self, draws: Draws, node: int, emitted: Sequence[int]) -> int:
-        history = History(self._prompt, self.completion.tokens, emitted)
+        history = History(self._prompt, self.completion.tokens, emitted, self._reasoning)
         token = draws.draw(node, history)
         if self._logprobs is not None:
             self._logprobs.add(token, draws.logprobs(node, history))
@@ -180,6 +183,7 @@ class Generation:
             self.speculation.learn(tokens)
             self.drafter.commit(tokens)
         self._pending = tokens[-1]
+        self._reasoning.push(tokens)
         for token in tokens:
             if self.completion.push(token):
                 break

@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from api.schemas import RequestError
 from worker.engine.philox import gumbel_noise
+from worker.engine.reasoning import Reasoning
 
 Row = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.int64]
@@ -89,11 +90,15 @@ class Sampling:
 
 @dataclass(frozen=True)
 class History:
-    """Tokens before a draw: the prompt, the completion, and those that the running pass has emitted already."""
+    """Tokens before a draw: the prompt, the completion, and those that the running pass has emitted already.
+
+    reasoning: after prompt and completion; needed where a thinking budget counts.
+    """
 
     prompt: Sequence[int]
     completion: Sequence[int]
     emitted: Sequence[int] = ()
+    reasoning: Reasoning | None = None
 
     @property
     def position(self) -> int:
@@ -278,28 +283,9 @@ def nucleus_threshold(logprobs: Row, top_p: float) -> np.float32:
 def _thinking_is_over(sampling: Sampling, history: History) -> bool:
     if sampling.thinking_budget is None or sampling.think_end is None:
         return False
-    spent = reasoning_tokens([*history.completion, *history.emitted], history.prompt, sampling)
+    assert history.reasoning is not None
+    spent = history.reasoning.after(history.emitted)
     return spent is not None and spent >= sampling.thinking_budget
-
-
-def reasoning_tokens(completion: Sequence[int], prompt: Sequence[int], sampling: Sampling) -> int | None:
-    """Completion tokens within a reasoning that is still open; None when none is.
-
-    It is open from the last start marker on, which may stand in the prompt, until an end marker.
-    """
-    spent = 0
-    for token in reversed(completion):
-        if token == sampling.think_end:
-            return None
-        if token == sampling.think_start:
-            return spent
-        spent += 1
-    for token in reversed(prompt):
-        if token == sampling.think_end:
-            return None
-        if token == sampling.think_start:
-            return spent
-    return None
 
 
 def _masked(row: mx.array, ids: Sequence[int]) -> mx.array:

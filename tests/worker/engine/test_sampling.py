@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
+from worker.engine.reasoning import Reasoning
 from worker.engine.sampling import Draws, History, NoTokenLeft, Row, Sampling, candidates, draw, penalised
 
 NONE = History([], [])
@@ -203,7 +204,9 @@ def test_the_end_of_thinking_is_forced_when_the_budget_is_spent(
     sampling = Sampling(thinking_budget=3, think_start=1, think_end=2)
     logits = mx.array([[0.0, 0.0, -50.0, 0.0, 0.0, 0.0, 9.0]])
     for split in range(len(completion) + 1):
-        history = History(prompt, completion[:split], completion[split:])
+        reasoning = Reasoning(1, 2, prompt)
+        reasoning.push(completion[:split])
+        history = History(prompt, completion[:split], completion[split:], reasoning)
         assert Draws(sampling, logits).draw(0, history) == (2 if forced else 6)
 
 
