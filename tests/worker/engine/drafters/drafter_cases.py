@@ -9,6 +9,8 @@ from mtp_checkpoints import head_for, target
 
 from bench.families import tiny_model, vocabulary
 from worker.engine.drafters.dflash import DFlashSettings
+from worker.engine.drafters.draft_model import DraftModelDrafter
+from worker.engine.drafters.expansion import Expansion
 from worker.engine.drafters.mtp import HiddenState, MtpDrafter
 from worker.engine.drafters.suffix import SuffixDrafter
 
@@ -31,11 +33,19 @@ def dflash2(family: str) -> DrafterCase:
     return dflash_case(second_config, family, [SLIDING, SLIDING], settings, is_causal=False, sliding_window=12)
 
 
+def draft_model(family: str) -> DrafterCase:
+    model, shape = tiny_model(family, seed=9), Expansion(depth=4, beam=3, children=3, min_value=0.001)
+    known = vocabulary("llama")
+    return DrafterCase(tiny_model("llama"), lambda: DraftModelDrafter(model, "tree", known, expansion=shape), known)
+
+
 CASES: dict[str, Callable[[], DrafterCase]] = {
     "suffix": cache(suffix),
     "dflash": cache(dflash),
     "dflash 2": cache(lambda: dflash2("qwen3_5")),
     "dflash 2, sliding target": cache(lambda: dflash2("gemma4_text")),
+    "draft model": cache(lambda: draft_model("llama")),
+    "draft model, hybrid": cache(lambda: draft_model("qwen3_5")),
     "mtp": cache(lambda: mtp("qwen3_5", "raw", "normed")),
     "mtp, experts, packed": cache(lambda: mtp("qwen3_5_moe", "stand-alone", "residual")),
 }
