@@ -38,7 +38,8 @@ class EngineDescription(Protocol):
 
 class GenerationEngine(Protocol):
     """What runs a request. on_tokens: new text, completion tokens so far. should_stop: asked once a pass; when it is
-    true, the result so far comes back as a cancelled one."""
+    true, the result so far comes back as a cancelled one. upkeep: what can wait until a request is answered. close: at
+    the end of the process."""
 
     @property
     def description(self) -> EngineDescription: ...
@@ -50,6 +51,8 @@ class GenerationEngine(Protocol):
         on_tokens: Callable[[str, int], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> tuple[GenerationResult, JobStats]: ...
+    def upkeep(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class GenerationJob:
@@ -95,6 +98,13 @@ class GenerationJob:
             run.stopped_by = None  # it came to its end before it noticed
             self.completed += 1
         self._finish(run, result, stats)
+
+    def upkeep(self) -> None:
+        """After a request, when nobody waits for this worker."""
+        try:
+            self._engine.upkeep()
+        except Exception:  # the next request may well run
+            logger.exception("the engine's upkeep failed")
 
     def handed_back(self, run: Run) -> RequestEvent:
         """The notice that the attempt was given up and does not count."""

@@ -56,6 +56,7 @@ def serve(
     )
     outbox = Outbox(settings.data_dir / f"outbox-{worker}.sqlite3")
     pulse.start()
+    engine: GenerationEngine | None = None
     try:
         _bring_in_leftovers(settings, connection)
         engine = engine_factory()
@@ -79,6 +80,8 @@ def serve(
     finally:
         pulse.end()
         outbox.close()
+        if engine is not None:
+            engine.close()
 
 
 def unique_name() -> str:

@@ -193,6 +193,8 @@ class GenerationWorker(SimpleWorker):
                 self._pulse.unwatch()
                 self._pulse.describe(completed=self._job.completed)
                 self._current = None
+            if not self._shutdown_request.requested:
+                self._job.upkeep()
         except (exceptions.ConnectionError, exceptions.TimeoutError):
             logger.error("Redis went away while request %s was booked; its lease decides", job.id)
             self._await_redis()

@@ -31,6 +31,8 @@ class ScriptedEngine:
     seconds_per_token: float = 0.0
     log: Path | None = None
     on_start: Callable[[GenerationRequest], None] | None = None
+    on_upkeep: Callable[[], None] | None = None
+    closed: bool = False
     description: ScriptedDescription = field(default_factory=ScriptedDescription)
 
     def generate(
@@ -60,6 +62,13 @@ class ScriptedEngine:
         usage = Usage(prompt_tokens=len(prompt.split()), completion_tokens=len(done))
         result = GenerationResult(request_id=request.request_id, text=" ".join(done), finish_reason=finish, usage=usage)
         return result, JobStats(wall_ms=1.0, model=self.description.model)
+
+    def upkeep(self) -> None:
+        if self.on_upkeep is not None:
+            self.on_upkeep()
+
+    def close(self) -> None:
+        self.closed = True
 
     def _note(self, request: GenerationRequest) -> None:
         if self.on_start is not None:

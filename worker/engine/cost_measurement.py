@@ -64,16 +64,16 @@ def warm_up(time_pass: TimePass, time_limit_ms: float) -> float:
 
     Ends by itself when `time_limit_ms` are spent, whatever the drift is then.
     """
-    before, spent = _block(time_pass)
+    before, spent = time_block(time_pass)
     while True:
-        now, more = _block(time_pass)
+        now, more = time_block(time_pass)
         drift, before, spent = abs(now / before - 1), now, spent + more
         if drift < STEADY_DRIFT or spent > time_limit_ms:
             return drift
 
 
-def _block(time_pass: TimePass) -> tuple[float, float]:
-    """Median and sum of a block of one-node passes."""
+def time_block(time_pass: TimePass) -> tuple[float, float]:
+    """Median and sum of the milliseconds of a block of one-node passes."""
     times: list[float] = []
     while sum(times) < (SHORTEST_BLOCK_MS if len(times) >= BLOCK_PASSES else LONGEST_BLOCK_MS):
         times.append(time_pass(1))

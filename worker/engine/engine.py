@@ -13,18 +13,20 @@ from api.schemas import Choice, GenerationRequest, GenerationResult, JobStats
 from worker.engine.admission import check_context, check_token_ids, end_rules
 from worker.engine.budget import Budget
 from worker.engine.choices import choice_of, choice_seed, usage_of
+from worker.engine.clock_watch import ClockWatch
 from worker.engine.completion import Completion, EndRules
 from worker.engine.drafters.protocol import Drafter, NoDrafter
 from worker.engine.drafters.suffix import SuffixDrafter
 from worker.engine.generation import Generation, OnTokens
 from worker.engine.interruption import Interruption
+from worker.engine.learned import Learned
 from worker.engine.loading import Target, load_target
 from worker.engine.logprobs import LogprobRecord
 from worker.engine.machine import chip, keep_weights_resident
 from worker.engine.memory import prefix_cache_bytes
 from worker.engine.models import ModelSpec
 from worker.engine.notes import notes_of
-from worker.engine.profile import KERNELS, Profile, Profiles
+from worker.engine.profile import KERNELS, PassTimer, Profile, Profiles, pair_key
 from worker.engine.prompt import PromptError, prompt_tokens
 from worker.engine.recipe import resolve, sampling_of, with_profile
 from worker.engine.sampling import NoTokenLeft, Sampling
@@ -36,7 +38,7 @@ from worker.engine.verify.verifier import Verifier
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """data_dir: converted models and measured profiles. max_tree_nodes 1 turns speculation off.
+    """data_dir: converted models, and what was measured and learned. max_tree_nodes 1 turns speculation off.
 
     default_max_tokens: cap of requests that name none. fixed_nodes: verify this many nodes whatever they cost.
     memory_limit_gb: GB (2^30 bytes) that the model may take; None = what the device gives it. prefix_cache_bytes: for
@@ -65,17 +67,25 @@ class Description:
 class Engine:
     """One target model in memory. It answers one request at a time, in the thread that loaded it."""
 
-    def __init__(self, target: Target, profile: Profile, options: EngineOptions) -> None:
-        self.target, self.options = target, options
+    def __init__(
+        self,
+        target: Target,
+        profile: Profile,
+        options: EngineOptions,
+        notify: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.target, self.options, self._notify = target, options, notify
         self.profile = profile
         self.verifier = Verifier(target.model, profile.verification, profile.reuses_prefixes)
         budget = Budget(profile.curve, options.fixed_nodes, options.max_tree_nodes)
         speculates = self.verifier.mode != "plain" and budget.max_nodes > 1
         self.drafter: Drafter = SuffixDrafter() if speculates else NoDrafter()
         on_device = self.drafter.taps is not None or bool(self.drafter.new_cache())
-        self.speculation = Speculation(budget, on_device=on_device)
+        self._learned = Learned(options.data_dir / "drafters", pair_key(target, self.drafter.name), notify)
+        self.speculation = Speculation(budget, self._learned.calibration, self._learned.cost, on_device=on_device)
         self._session = Session(self.verifier, PrefixTree(self._prefix_cache_bytes), self.verifier.reusable)
         self.clock: Callable[[], float] = time.monotonic
+        self._watch = self._new_watch()
 
     @classmethod
     def load(cls, spec: ModelSpec, options: EngineOptions, notify: Callable[[str], None] = lambda _: None) -> Engine:
@@ -83,16 +93,35 @@ class Engine:
         notify(f"loading {spec}")
         keep_weights_resident()
         target = load_target(spec, options.data_dir / "models", memory_limit_gb=options.memory_limit_gb, notify=notify)
-        profile = Profiles(options.data_dir / "profiles", target, options.max_tree_nodes, notify).find()
-        return cls(target, profile, options)
+        return cls(target, _profiles(target, options, notify).find(), options, notify)
 
     def with_options(self, options: EngineOptions) -> Engine:
         """An engine over the same loaded model; the session is its own."""
-        return Engine(self.target, self.profile, options)
+        return Engine(self.target, self.profile, options, self._notify)
+
+    def upkeep(self) -> None:
+        """What can wait until a request is answered: keep what it taught, and see whether the clock has moved."""
+        if isinstance(self.drafter, NoDrafter):
+            return
+        self._learned.request_ended()
+        if self.options.fixed_nodes or not self._watch.is_due:
+            return
+        if self._watch.has_moved(PassTimer(self.verifier, self.target.vocabulary)):
+            profiles = _profiles(self.target, self.options, self._notify)
+            self.profile = profiles.measure_curve(self.profile, self.verifier)
+            self.speculation.budget = Budget(self.profile.curve, None, self.options.max_tree_nodes)
+            self._watch = self._new_watch()
+
+    def close(self) -> None:
+        """Keep what was learned. The engine goes on working."""
+        self._learned.save()
 
     @property
     def description(self) -> Description:
         return Description(str(self.target.spec), chip(), self.drafter.name, self.verifier.mode)
+
+    def _new_watch(self) -> ClockWatch:
+        return ClockWatch(self.profile.curve.cost(1), lambda: self.clock())
 
     @property
     def _prefix_cache_bytes(self) -> int:
@@ -199,3 +228,7 @@ class Engine:
             chip=about.chip,
             kernels=KERNELS,
         )
+
+
+def _profiles(target: Target, options: EngineOptions, notify: Callable[[str], None]) -> Profiles:
+    return Profiles(options.data_dir / "profiles", target, options.max_tree_nodes, notify)

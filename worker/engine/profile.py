@@ -75,7 +75,11 @@ class Profiles:
             return None
 
     def _store(self, profile: Profile) -> Profile:
-        stored.write(self._path, {"key": profile_key(self._target, self._max_nodes), **asdict(profile)})
+        path = self._path
+        try:
+            stored.write(path, {"key": profile_key(self._target, self._max_nodes), **asdict(profile)})
+        except OSError as error:
+            self._notify(f"{path} cannot be written ({error.strerror}): the next process measures again")
         return profile
 
 
@@ -92,6 +96,17 @@ def profile_key(target: Target, max_nodes: int) -> dict[str, str | int]:
         "identity": target.identity,
         "quantization": packing(target.model, target.dtype),
         "max_nodes": max_nodes,
+    }
+
+
+def pair_key(target: Target, drafter: str) -> dict[str, str | int]:
+    """What is learned of a drafter belongs to it, the target's weights, and the machine."""
+    return {
+        "chip": chip(),
+        "kernels": KERNELS,
+        "model": str(target.spec),
+        "identity": target.identity,
+        "drafter": drafter,
     }
 
 
