@@ -119,7 +119,8 @@ class Reference:
 
     def mlp(self, layer: int, x: np.ndarray) -> np.ndarray:
         gate, up, down = (self.tensor(f"layers.{layer}.mlp.{name}_proj.weight") for name in ("gate", "up", "down"))
-        return np.stack([down @ ((gate @ row) / (1 + np.exp(-(gate @ row))) * (up @ row)) for row in x])
+        activation = gelu if self.config["hidden_act"] == "gelu_pytorch_tanh" else silu
+        return np.stack([down @ (activation(gate @ row) * (up @ row)) for row in x])
 
     def rope(self, vectors: np.ndarray, position: int) -> np.ndarray:
         """Rotates pairs (i, i + width / 2) by position / theta^(2 i / width); yarn as in arXiv:2309.00071."""
@@ -129,6 +130,9 @@ class Reference:
         first, second = vectors[:, : width // 2], vectors[:, width // 2 :]
         cos, sin = np.cos(angles) * scale, np.sin(angles) * scale
         return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=1)
+
+
+YARN_SCALES = (("mscale", 1), ("mscale_all_dim", 0))
 
 
 def rope_rates(config: Mapping[str, Any], width: int) -> tuple[np.ndarray, float]:
@@ -145,7 +149,17 @@ def rope_rates(config: Mapping[str, Any], width: int) -> tuple[np.ndarray, float
     low = max(math.floor(place_of(parameters.get("beta_fast", 32))), 0)
     high = min(math.ceil(place_of(parameters.get("beta_slow", 1))), width - 1)
     ramp = np.clip((np.arange(width // 2) - low) / max(high - low, 0.001), 0, 1)
-    return rates / factor * ramp + rates * (1 - ramp), 0.1 * math.log(factor) + 1
+    scales = [0.1 * parameters.get(name, default) * math.log(factor) + 1 for name, default in YARN_SCALES]
+    return rates / factor * ramp + rates * (1 - ramp), scales[0] / scales[1]
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-x))
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """The approximation by tanh of arXiv:1606.08415."""
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
 def rms_norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:

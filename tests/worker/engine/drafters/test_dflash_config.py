@@ -162,6 +162,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ({"rope_scaling": {"rope_type": "longrope"}}, "expected rope_type one of"),
         ({"rope_scaling": YARN | {"attention_factor": 1.2}}, "rope_scaling is"),
         ({"rope_scaling": YARN | {"original_max_position_embeddings": None}}, "expected yarn with"),
+        ({"rope_scaling": YARN | {"mscale": 0.7}}, "expected both of mscale and mscale_all_dim"),
         ({"rope_scaling": YARN | {"factor": "4"}}, "expected numbers"),
         ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "expected no fields of default"),
         ({"dflash_config": {"target_layer_ids": [0]}}, "mask_token_id is missing"),

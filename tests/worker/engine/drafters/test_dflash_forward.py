@@ -32,6 +32,8 @@ FIRST: dict[str, dict[str, Any]] = {
     "narrow causal windows": {"sliding_window": 2},
     "windows wider than the text": {"sliding_window": 64},
     "yarn": {"rope_scaling": YARN},
+    "yarn with scales": {"rope_scaling": YARN | {"mscale": 0.7, "mscale_all_dim": 1.5}},
+    "gelu": {"hidden_act": "gelu_pytorch_tanh"},
     "rope_parameters": {"rope_theta": None, "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}},
 }
 

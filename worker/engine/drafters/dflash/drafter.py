@@ -60,8 +60,7 @@ class DFlashDrafter:
         self._backbone, self._settings = backbone, settings
         config = backbone.config
         self.name = "dflash2" if config.second else "dflash"
-        self.taps: Taps | None = Taps(target, blocks=config.target_layer_ids)
-        self._target_taps = self.taps
+        self.taps = Taps(target, blocks=config.target_layer_ids)
         self._head = DraftHead(target, self.taps, config, settings)
         scale = settings.embedding_scale
         self._scale = (_embedding_scale(target) if scale is None else scale) * config.input_embedding_scale
@@ -97,7 +96,7 @@ class DFlashDrafter:
     def _block(self, root: int, context: DraftContext) -> mx.array:
         """Normed hidden states of the root and of the mask slots after it, [1 + slots, hidden]."""
         tokens = mx.array([root] + [self._backbone.config.mask_token_id] * self._slots)
-        embeddings = self._target_taps.embed(tokens) * self._scale
+        embeddings = self.taps.embed(tokens) * self._scale
         return self._backbone.block(embeddings, context.position, context.layers, self._settings.mask)
 
     def _odds(self, hidden: mx.array, root: int, guide: Guide) -> IndependentSlots | Lattice:

@@ -12,14 +12,13 @@ from worker.engine.drafters.dflash.fields import Fields
 # Fields that mlx-lm's forms know. Others, as yarn's attention_factor, would be passed over in silence.
 _KNOWN = {
     "default": frozenset[str](),
-    "linear": frozenset({"factor"}),
-    "llama3": frozenset({"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}),
     "yarn": frozenset(
         {"factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"}
     ),
 }
-# Of these the defaults of mlx-lm and of transformers differ, or there is none.
-_NEEDED = ("factor", "original_max_position_embeddings")
+# There is no default, or those of mlx-lm and transformers differ.
+_NEEDED = {"default": (), "yarn": ("factor", "original_max_position_embeddings")}
+_SCALES = ("mscale", "mscale_all_dim")
 
 
 @dataclass(frozen=True)
@@ -38,21 +37,23 @@ def read_rope(fields: Fields) -> Rope:
     """From `rope_parameters`, or from `rope_theta` and `rope_scaling`. Raises ModelError for what is not known."""
     name = "rope_parameters" if "rope_parameters" in fields else "rope_scaling"
     scaling = fields.mapping(name)
-    theta = scaling.pop("rope_theta", None)
-    kind = scaling.pop("rope_type", None) or scaling.pop("type", "default")
+    kind = scaling.pop("rope_type", None) or scaling.get("type", "default")
     scaling.pop("type", None)
+    if scaling.get("truncate") is True:  # what mlx-lm does
+        del scaling["truncate"]
+    if not all(type(value) in (int, float) for value in scaling.values()):
+        raise fields.wrong(name, "numbers")
+    theta = scaling.pop("rope_theta", None) or fields.number("rope_theta")
     if kind not in _KNOWN:
         raise fields.wrong(name, f"rope_type one of {', '.join(_KNOWN)}")
-    # True is what mlx-lm does.
-    unknown = [key for key, value in scaling.items() if key not in _KNOWN[kind] and (key, value) != ("truncate", True)]
-    if unknown:
-        raise fields.wrong(name, f"no fields of {kind} but {', '.join(sorted(_KNOWN[kind])) or 'rope_theta'}")
-    missing = [key for key in _NEEDED if key in _KNOWN[kind] and key not in scaling]
-    if missing:
-        raise fields.wrong(name, f"{kind} with {' and '.join(missing)}")
-    if not all(type(value) in (int, float) for key, value in scaling.items() if key != "truncate"):
-        raise fields.wrong(name, "numbers")
-    if theta is None:
-        theta = fields.number("rope_theta")
-    scaling.pop("truncate", None)
+    _check_scaling(fields, name, kind, scaling)
     return Rope(float(theta), {"rope_type": kind, **scaling} if kind != "default" else {})
+
+
+def _check_scaling(fields: Fields, name: str, kind: str, scaling: dict[str, Any]) -> None:
+    if not _KNOWN[kind].issuperset(scaling):
+        raise fields.wrong(name, f"no fields of {kind} but {', '.join(sorted(_KNOWN[kind])) or 'rope_theta'}")
+    if any(key not in scaling for key in _NEEDED[kind]):
+        raise fields.wrong(name, f"{kind} with {' and '.join(_NEEDED[kind])}")
+    if sum(key in scaling for key in _SCALES) == 1:
+        raise fields.wrong(name, f"both of {' and '.join(_SCALES)}, or neither")
