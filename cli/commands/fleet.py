@@ -12,7 +12,7 @@ from cli.options import DataDir, Model, RedisUrl, Workspace
 if TYPE_CHECKING:
     from redis import Redis
 
-    from worker.job import GenerationEngine
+    from worker.engine.engine import Engine
 
 
 def register(app: typer.Typer) -> None:
@@ -63,8 +63,8 @@ def record(redis: RedisUrl = None, data_dir: DataDir = None) -> None:
         Recorder(workspace.ledger, workspace.queue(connection), reader).run(stop)
 
 
-def load_engine(workspace: Workspace) -> GenerationEngine:
-    """The engine of the settings' model."""
+def load_engine(workspace: Workspace, *, fresh: bool = False) -> Engine:
+    """The engine of the settings' model. fresh: what was measured of it is measured again."""
     from worker.engine.engine import Engine, EngineOptions
     from worker.engine.models import ModelSpec
 
@@ -77,7 +77,8 @@ def load_engine(workspace: Workspace) -> GenerationEngine:
         memory_limit_gb=settings.memory_limit_gb,
         prefix_cache_bytes=None if settings.prefix_cache_mb is None else settings.prefix_cache_mb * 2**20,
     )
-    return Engine.load(ModelSpec.parse(settings.model), options, lambda message: typer.echo(message, err=True))
+    spec = ModelSpec.parse(settings.model)
+    return Engine.load(spec, options, lambda message: typer.echo(message, err=True), fresh=fresh)
 
 
 def _check_demand(workspace: Workspace, connection: Redis, model: str) -> None:

@@ -13,7 +13,7 @@ from worker.engine.engine import Engine, EngineOptions
 def options_of(monkeypatch: pytest.MonkeyPatch, data_dir: Path, **settings: str) -> EngineOptions:
     """The options that a worker with these settings in its environment gives to its engine."""
     loaded: list[Any] = []
-    monkeypatch.setattr(Engine, "load", lambda *arguments: loaded.append(arguments))
+    monkeypatch.setattr(Engine, "load", lambda *arguments, **_: loaded.append(arguments))
     monkeypatch.setenv("CIDERMILL_CONFIG", str(data_dir / "none.toml"))
     for name, value in settings.items():
         monkeypatch.setenv(f"CIDERMILL_{name.upper()}", value)

@@ -88,12 +88,23 @@ class Engine:
         self._watch = self._new_watch()
 
     @classmethod
-    def load(cls, spec: ModelSpec, options: EngineOptions, notify: Callable[[str], None] = lambda _: None) -> Engine:
-        """Load `spec` and what was measured for it. Raises ModelError; `notify` is told of long steps."""
+    def load(
+        cls,
+        spec: ModelSpec,
+        options: EngineOptions,
+        notify: Callable[[str], None] = lambda _: None,
+        *,
+        fresh: bool = False,
+    ) -> Engine:
+        """Load `spec` and what was measured for it; measure it again if `fresh`.
+
+        Raises ModelError; `notify` is told of long steps.
+        """
         notify(f"loading {spec}")
         keep_weights_resident()
         target = load_target(spec, options.data_dir / "models", memory_limit_gb=options.memory_limit_gb, notify=notify)
-        return cls(target, _profiles(target, options, notify).find(), options, notify)
+        profiles = _profiles(target, options, notify)
+        return cls(target, profiles.measure() if fresh else profiles.find(), options, notify)
 
     def with_options(self, options: EngineOptions) -> Engine:
         """An engine over the same loaded model; the session is its own."""

@@ -1,0 +1,87 @@
+"""`calibrate` measures the costs of passes and drafts again, shows them, and keeps them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from mill import Mill, json_lines
+
+from cli import cost_view
+from cli.cost_view import bar, draft_sentence, show_costs
+from cli.prompts import shipped_requests
+
+
+def stored(mill: Mill, folder: str) -> list[Path]:
+    return sorted((mill.data_dir / folder).glob("*.json"))
+
+
+def test_it_measures_again_and_keeps_what_it_shows(mill: Mill) -> None:
+    mill.environment["CIDERMILL_MAX_TREE_NODES"] = "4"
+    done = mill.run("calibrate")
+    assert done.returncode == 0, done.stderr
+    rows = json_lines(done.stdout)
+    passes = [row for row in rows if row["measured"] == "pass"]
+    drafts = [row for row in rows if row["measured"] == "draft"]
+    assert [row["nodes"] for row in passes] == [1, 2, 3, 4]
+    assert passes[0]["ratio"] == 1
+    assert [row["ratio"] for row in passes] == sorted(row["ratio"] for row in passes)
+    assert all(row["model"] == mill.model and row["quantization"] == "float32" and row["chip"] for row in rows)
+    assert drafts
+    assert all(row["drafter"] == "suffix" and row["milliseconds"] > 0 for row in drafts)
+    (profile,) = stored(mill, "profiles")
+    curve = json.loads(profile.read_text())["curve"]
+    assert [round(milliseconds, 4) for milliseconds in curve["milliseconds"]] == [row["milliseconds"] for row in passes]
+    assert len(stored(mill, "drafters")) == 1
+    # The next process goes by what is stored; `calibrate` does not.
+    curve["milliseconds"] = [1e6, 1e6, 1e6, 1e6]
+    profile.write_text(json.dumps(json.loads(profile.read_text()) | {"curve": curve}))
+    again = mill.run("calibrate")
+    assert all(row["milliseconds"] < 1e6 for row in json_lines(again.stdout))
+    assert json.loads(profile.read_text())["curve"] != curve
+
+
+def test_a_model_that_is_not_there(mill: Mill) -> None:
+    done = mill.run("calibrate", "--model", "nowhere")
+    assert (done.returncode, done.stdout) == (6, "")
+    assert "'nowhere' is not there" in done.stderr
+
+
+def test_bars_have_a_mark_at_every_pass() -> None:
+    # 48 columns for four passes: twelve each.
+    assert bar(4.0, 4.0) == ("-" * 11).join(["", "1", "2", "3", "4"])
+    assert bar(1.0, 4.0) == "-" * 11 + "1"
+    assert bar(1.5, 4.0) == "-" * 11 + "1" + "-" * 6
+    assert len(bar(30.0, 30.0)) == 48
+    assert bar(1.0, 1.0) == "-" * 23 + "1"
+
+
+def test_people_get_a_table_and_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cost_view, "piped", lambda: False)
+    monkeypatch.setattr("cli.output.piped", lambda: False)
+    facts = {"model": "m", "quantization": "4 bit in groups of 64", "verification": "tree", "chip": "Apple M5"}
+    facts |= {"power": "normal", "mlx": "0.32.4", "kernels": "stock"}
+    passes = [
+        {"nodes": 1, "milliseconds": 20.0, "ratio": 1.0, **facts},
+        {"nodes": 8, "milliseconds": 30.0, "ratio": 1.5, **facts},
+    ]
+    show_costs(passes, [])
+    shown = capsys.readouterr().out
+    assert "m (4 bit in groups of 64), verified in tree mode" in shown
+    assert "Apple M5, power normal" in shown
+    assert shown.rstrip().splitlines()[-1].split() == ["8", "30.00", "1.50", "-" * 23 + "1" + "-" * 12]
+
+
+def test_drafts_are_summed_up_by_the_cheapest_and_the_dearest() -> None:
+    drafts = [
+        {"nodes": 1, "milliseconds": 0.5, "ratio": 0.01, "drafts": 3, "drafter": "mtp"},
+        {"nodes": 9, "milliseconds": 4.0, "ratio": 0.08, "drafts": 5, "drafter": "mtp"},
+        {"nodes": 16, "milliseconds": 3.0, "ratio": 0.06, "drafts": 1, "drafter": "mtp"},
+    ]
+    said = "a draft by mtp takes 0.50 ms (of 1 nodes) to 4.00 ms (of 9), at most 8.0% of a plain pass; 9 drafts"
+    assert draft_sentence(drafts) == said
+
+
+def test_the_prompts_that_come_with_the_program_are_of_two_kinds() -> None:
+    requests = shipped_requests(max_tokens=7)
+    assert [kind for kind, _ in requests] == ["structured"] * 3 + ["open"] * 3
+    assert all((request.temperature, request.max_tokens) == (0, 7) for _, request in requests)
