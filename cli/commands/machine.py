@@ -31,7 +31,8 @@ def config(model: Model = None, redis: RedisUrl = None, data_dir: DataDir = None
     workspace = Workspace(data_dir=data_dir, redis=redis, model=model)
     rows = [origin.model_dump() for origin in explain_settings(workspace.settings, **workspace.flags)]
     emit(rows, {"name": "setting", "value": "value", "source": "from", "description": "meaning"})
-    typer.echo(f"file: {config_path()}", err=True)
+    path = config_path()
+    typer.echo(f"file: {path}" if path.is_file() else f"file: {path}, which does not exist", err=True)
 
 
 def doctor(model: Model = None, redis: RedisUrl = None, data_dir: DataDir = None) -> None:

@@ -27,7 +27,8 @@ def settings(mill: Mill, *flags: str) -> dict[str, Row]:
     """Row of each setting, from the JSON lines that a pipe gets."""
     done = mill.run("config", *flags)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == f"file: {config_file(mill)}\n"
+    missing = "" if config_file(mill).exists() else ", which does not exist"
+    assert done.stderr == f"file: {config_file(mill)}{missing}\n"
     return {row["name"]: row for row in json_lines(done.stdout)}
 
 
