@@ -52,6 +52,10 @@ class Settings(BaseSettings):
     )
     data_dir: Path = Field(default_factory=default_data_dir, description="ledger, converted models, private server")
     model: str = Field("smollm2", description="model of new batches and of workers: NAME[@DTYPE]")
+    drafter: str = Field(
+        "auto",
+        description="who guesses the next tokens: auto, none, or suffix, mtp and drafters' checkpoints joined by +",
+    )
     default_max_tokens: int = Field(1024, ge=1, description="cap on completion tokens where a request names none")
     max_tree_nodes: int = Field(16, ge=1, le=32, description="largest draft tree; 1 turns speculation off")
     prefill_chunk: int = Field(2048, ge=1, description="prompt tokens in one prefill pass")

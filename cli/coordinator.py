@@ -166,6 +166,7 @@ class Coordinator:
 
 
 _WORKER_SETTINGS = (
+    "drafter",
     "default_max_tokens",
     "max_tree_nodes",
     "prefill_chunk",

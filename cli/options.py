@@ -34,6 +34,14 @@ Model = Annotated[
         "--model", "-m", help="NAME[@DTYPE]: smollm2, an MLX directory, a .gguf file, a hub id.", show_default=False
     ),
 ]
+Drafter = Annotated[
+    str | None,
+    typer.Option(
+        "--drafter",
+        help="auto, none, or suffix, mtp, a draft model or a drafter's checkpoint, joined by +.",
+        show_default=False,
+    ),
+]
 BatchId = Annotated[str, typer.Argument(metavar="BATCH", help="Batch id, the start of one, or 'latest'.")]
 
 

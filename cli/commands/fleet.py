@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from api.errors import NotFoundError
-from cli.options import DataDir, Model, RedisUrl, Workspace
+from cli.options import DataDir, Drafter, Model, RedisUrl, Workspace
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
 
 def worker(
     model: Model = None,
+    drafter: Drafter = None,
     redis: RedisUrl = None,
     data_dir: DataDir = None,
     wait: Annotated[bool, typer.Option("--wait", help="Start even when requests wait for other models only.")] = False,
@@ -33,7 +34,7 @@ def worker(
 
     The first SIGTERM or Ctrl-C lets the running request finish, or hands it back; a second one hands it back at once.
     """
-    workspace = Workspace(data_dir=data_dir, redis=redis, model=model)
+    workspace = Workspace(data_dir=data_dir, redis=redis, model=model, drafter=drafter)
     settings = workspace.settings
     connection = workspace.connect()
     if not wait:
@@ -71,6 +72,7 @@ def load_engine(workspace: Workspace, *, fresh: bool = False) -> Engine:
     settings = workspace.settings
     options = EngineOptions(
         data_dir=settings.data_dir,
+        drafter=settings.drafter,
         max_tree_nodes=settings.max_tree_nodes,
         prefill_chunk=settings.prefill_chunk,
         default_max_tokens=settings.default_max_tokens,

@@ -15,8 +15,8 @@ from worker.engine.budget import Budget
 from worker.engine.choices import choice_of, choice_seed, usage_of
 from worker.engine.clock_watch import ClockWatch
 from worker.engine.completion import Completion, EndRules
+from worker.engine.drafters.choice import DrafterLoader
 from worker.engine.drafters.protocol import Drafter, NoDrafter
-from worker.engine.drafters.suffix import SuffixDrafter
 from worker.engine.generation import Generation, OnTokens
 from worker.engine.interruption import Interruption
 from worker.engine.learned import Learned
@@ -40,12 +40,13 @@ from worker.engine.verify.verifier import Verifier
 class EngineOptions:
     """data_dir: converted models, and what was measured and learned. max_tree_nodes 1 turns speculation off.
 
-    default_max_tokens: cap of requests that name none. fixed_nodes: verify this many nodes whatever they cost.
+    drafter: see `drafters.choice`. default_max_tokens: cap of requests that name none. fixed_nodes: verify this many nodes whatever they cost.
     memory_limit_gb: GB (2^30 bytes) that the model may take; None = what the device gives it. prefix_cache_bytes: for
     snapshots of prompts; 0 keeps none, None = a quarter of what the weights leave of the memory limit.
     """
 
     data_dir: Path
+    drafter: str = "auto"
     max_tree_nodes: int = 16
     prefill_chunk: int = 2048
     default_max_tokens: int = 1024
@@ -73,15 +74,18 @@ class Engine:
         profile: Profile,
         options: EngineOptions,
         notify: Callable[[str], None] = lambda _: None,
+        drafter: Drafter | None = None,
     ) -> None:
+        """drafter: in use already for the same choice; None = to be loaded. Raises ModelError."""
         self.target, self.options, self._notify = target, options, notify
         self.profile = profile
         self.verifier = Verifier(target.model, profile.verification, profile.reuses_prefixes)
         budget = Budget(profile.curve, options.fixed_nodes, options.max_tree_nodes)
         speculates = self.verifier.mode != "plain" and budget.max_nodes > 1
-        self.drafter: Drafter = SuffixDrafter() if speculates else NoDrafter()
+        self.drafter: Drafter = (drafter or self._load_drafter()) if speculates else NoDrafter()
         on_device = self.drafter.taps is not None or bool(self.drafter.new_cache())
-        self._learned = Learned(options.data_dir / "drafters", pair_key(target, self.drafter.name), notify)
+        pair = pair_key(target, f"{options.drafter} ({self.drafter.name})")
+        self._learned = Learned(options.data_dir / "drafters", pair, notify)
         self.speculation = Speculation(budget, self._learned.calibration, self._learned.cost, on_device=on_device)
         self._session = Session(self.verifier, PrefixTree(self._prefix_cache_bytes), self.verifier.reusable)
         self.clock: Callable[[], float] = time.monotonic
@@ -107,8 +111,9 @@ class Engine:
         return cls(target, profiles.measure() if fresh else profiles.find(), options, notify)
 
     def with_options(self, options: EngineOptions) -> Engine:
-        """An engine over the same loaded model; the session is its own."""
-        return Engine(self.target, self.profile, options, self._notify)
+        """An engine over the same loaded models; the session is its own."""
+        same = options.drafter == self.options.drafter and not isinstance(self.drafter, NoDrafter)
+        return Engine(self.target, self.profile, options, self._notify, self.drafter if same else None)
 
     def upkeep(self) -> None:
         """What can wait until a request is answered: keep what it taught, and see whether the clock has moved."""
@@ -130,6 +135,11 @@ class Engine:
     @property
     def description(self) -> Description:
         return Description(str(self.target.spec), chip(), self.drafter.name, self.verifier.mode)
+
+    def _load_drafter(self) -> Drafter:
+        options = self.options
+        loader = DrafterLoader(self.target, options.data_dir / "models", options.memory_limit_gb, self._notify)
+        return loader.load(options.drafter)
 
     def _new_watch(self) -> ClockWatch:
         return ClockWatch(self.profile.curve.cost(1), lambda: self.clock())

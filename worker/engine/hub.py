@@ -10,6 +10,9 @@ from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS
 from api.errors import ModelError
 from worker.engine.model_recipe import CARD
 
+# Multi-token prediction heads beside the model's own files, which mlx-lm's list of a model's files leaves out.
+HEADS = ["mtp*.safetensors", "mtp/*.safetensors", "optiq/*.safetensors"]
+
 
 def downloaded(repository: str, notify: Callable[[str], None]) -> Path:
     """The directory of a hub id's newest snapshot, its card included; without a network, the newest that is here.
@@ -17,7 +20,8 @@ def downloaded(repository: str, notify: Callable[[str], None]) -> Path:
     Raises ModelError when there is none. `notify` is told when the card is not to be had.
     """
     try:
-        directory = Path(snapshot_download(repository, allow_patterns=DEFAULT_ALLOW_PATTERNS))
+        patterns = [*DEFAULT_ALLOW_PATTERNS, *HEADS]
+        directory = Path(snapshot_download(repository, allow_patterns=patterns))
     except Exception as error:
         raise ModelError(
             f"model {repository}: not on this machine and not to be had from the hub "

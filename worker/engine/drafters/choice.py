@@ -1,0 +1,94 @@
+"""The choice of a drafter: from the word that a user gives, and from what the checkpoints say of themselves.
+
+    auto | none | PART[+PART...]        PART = suffix | mtp | a draft model or drafter's checkpoint
+
+`auto` is the suffix drafter, and the target's own multi-token prediction head where its checkpoint carries one. A
+checkpoint is named as models are: a directory, a GGUF file or a hub id; its config.json says what kind it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from api.errors import ModelError
+from worker.engine.drafters.dflash import load_dflash
+from worker.engine.drafters.draft_model import load_draft_model
+from worker.engine.drafters.gemma_assistant import load_gemma_assistant
+from worker.engine.drafters.metadata import HelperKind, helper_kind, read_config
+from worker.engine.drafters.mixture import MixtureDrafter
+from worker.engine.drafters.mtp import MtpDrafter, find_mtp, load_mtp
+from worker.engine.drafters.protocol import Drafter, NoDrafter
+from worker.engine.drafters.suffix import SuffixDrafter
+from worker.engine.loading import Target, resolve
+from worker.engine.models import ModelSpec
+
+AUTO, NONE, SUFFIX, MTP = "auto", "none", "suffix", "mtp"
+
+
+@dataclass(frozen=True)
+class DrafterLoader:
+    """Loads drafters for `target`. models_dir, memory_limit_gb, notify: as for the target itself."""
+
+    target: Target
+    models_dir: Path
+    memory_limit_gb: float | None = None
+    notify: Callable[[str], None] = lambda _: None
+
+    def load(self, choice: str) -> Drafter:
+        """The drafter of `choice`. Raises ModelError when a part is unknown, broken, or does not fit the target."""
+        if choice == NONE:
+            return NoDrafter()
+        if choice == AUTO:
+            head = self._own_head()
+            return MixtureDrafter([SuffixDrafter(), head]) if head else SuffixDrafter()
+        parts = choice.split("+")
+        if len(set(parts)) < len(parts) or {"", AUTO, NONE} & set(parts):
+            raise ModelError(
+                f"drafter {choice!r}: give {AUTO}, {NONE}, or one or several of {SUFFIX}, {MTP} and checkpoints, "
+                "each once, joined by +"
+            )
+        drafters = [self._part(part) for part in parts]
+        return drafters[0] if len(drafters) == 1 else MixtureDrafter(drafters)
+
+    def _part(self, part: str) -> Drafter:
+        if part == SUFFIX:
+            return SuffixDrafter()
+        if part == MTP:
+            head = self._own_head()
+            if head is None:
+                raise ModelError(
+                    f"drafter {MTP}: {self.target.spec} carries no multi-token prediction head; name the checkpoint of "
+                    "one that was made for it, or use another drafter"
+                )
+            return head
+        spec = ModelSpec.parse(part)
+        directory = resolve(spec, self.models_dir, notify=self.notify)
+        return self._checkpoint(spec, directory, helper_kind(read_config(directory)))
+
+    def _checkpoint(self, spec: ModelSpec, directory: Path, kind: HelperKind | None) -> Drafter:
+        if kind == "dflash":
+            return load_dflash(directory, self.target.model)
+        if kind == "gemma_assistant":
+            return load_gemma_assistant(directory, self.target.model)
+        if kind == "mtp":
+            head = self._head(directory)
+            if head is None:
+                raise ModelError(f"drafter {spec}: {directory} holds no tensors of a multi-token prediction head")
+            return head
+        return load_draft_model(
+            spec, self.target, self.models_dir, memory_limit_gb=self.memory_limit_gb, notify=self.notify
+        )
+
+    def _own_head(self) -> MtpDrafter | None:
+        """The head that comes with the target's checkpoint."""
+        return self._head(self.target.directory) if (self.target.directory / "config.json").is_file() else None
+
+    def _head(self, directory: Path) -> MtpDrafter | None:
+        source = find_mtp(directory)
+        if source is None:
+            return None
+        head = load_mtp(source, self.target.model)
+        vocabulary = min(self.target.vocabulary, len(self.target.tokenizer))
+        return MtpDrafter(head, self.target.model, hidden=source.hidden, vocabulary=vocabulary)
