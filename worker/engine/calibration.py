@@ -40,30 +40,29 @@ class _Counts:
         self.accepted[group][interval] += accepted
 
 
-class Calibration:
-    """Acceptance probabilities of one drafter against one target."""
+class _Rates:
+    """How often the guesses of one source were accepted. Source: a drafter, or several that guessed the same."""
 
     def __init__(self) -> None:
-        self._history = _Counts()
-        self._request = _Counts()
+        self.history = _Counts()
+        self.request = _Counts()
         self._tables: list[list[float] | None] = [None] * GROUPS
-        self._followed: list[tuple[TokenTree, int]] = []
         self._lift = 0.0
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Calibration:
+    def of(cls, record: Mapping[str, Any]) -> _Rates:
         """What `record` gave. Raises ValueError, KeyError or TypeError for anything else."""
-        calibration = cls()
+        rates = cls()
         tried, accepted = (_rows(record[name]) for name in ("tried", "accepted"))
         for group, interval in _places():
             if not 0 <= accepted[group][interval] <= tried[group][interval]:
                 raise ValueError(f"accepted[{group}][{interval}] is not between 0 and the guesses that were tried")
-        calibration._history.tried, calibration._history.accepted = tried, accepted
-        return calibration
+        rates.history.tried, rates.history.accepted = tried, accepted
+        return rates
 
     @property
     def record(self) -> dict[str, list[list[float]]]:
-        """All that was learned, for a file."""
+        """All that was learned."""
         whole = _Counts()
         for group, interval in _places():
             tried, accepted = self._folded(group, interval)
@@ -73,17 +72,78 @@ class Calibration:
     def start_request(self) -> None:
         """Fold the last request's outcomes into the history."""
         folded = self.record
-        self._history.tried, self._history.accepted = folded["tried"], folded["accepted"]
-        self._request = _Counts()
+        self.history.tried, self.history.accepted = folded["tried"], folded["accepted"]
+        self.request = _Counts()
         self._tables = [None] * GROUPS
-        self._followed = []
         self._lift = 0.0
+
+    def add(self, group: int, interval: int, accepted: bool) -> None:
+        self._lift += LIFT_RATE * (accepted - self._expected(group, interval))
+        self.request.add(group, interval, accepted)
+        self._tables = [None] * GROUPS
+
+    def table(self, group: int) -> list[float]:
+        """The probability of acceptance in each confidence bin, non-decreasing."""
+        table = self._tables[group]
+        if table is None:
+            table = self._tables[group] = self._estimate(group)
+        return table
+
+    def _estimate(self, group: int) -> list[float]:
+        rates, weights = [], []
+        for interval in range(BINS):
+            now, hits = self.request.tried[group][interval], self.request.accepted[group][interval]
+            rates.append((hits + HISTORY_WEIGHT * self._expected(group, interval)) / (now + HISTORY_WEIGHT))
+            weights.append(self.history.tried[group][interval] + now + UNSEEN_WEIGHT)
+        return isotonic(rates, weights)
+
+    def _expected(self, group: int, interval: int) -> float:
+        """What the history says, lifted as this text has been so far."""
+        tried, accepted = self.history.tried[group][interval], self.history.accepted[group][interval]
+        rate = (accepted + PRIOR_WEIGHT * _BIN_CENTRES[interval]) / (tried + PRIOR_WEIGHT)
+        return 1 / (1 + exp(log(1 / rate - 1) - self._lift))
+
+    def _folded(self, group: int, interval: int) -> tuple[float, float]:
+        """Tried and accepted guesses of the history and of this request; older ones fade."""
+        tried = self.history.tried[group][interval] + self.request.tried[group][interval]
+        accepted = self.history.accepted[group][interval] + self.request.accepted[group][interval]
+        scale = min(1.0, HISTORY_LIMIT / tried) if tried else 1.0
+        return tried * scale, accepted * scale
+
+
+class Calibration:
+    """Acceptance probabilities of a drafter's guesses against one target.
+
+    Of a mixture each drafter's guesses are counted by themselves, and those that several agree on are once more.
+    """
+
+    def __init__(self) -> None:
+        self._rates: dict[int, _Rates] = {}
+        self._followed: list[tuple[TokenTree, int]] = []
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Calibration:
+        """What `record` gave. Raises ValueError, KeyError, TypeError or AttributeError for anything else."""
+        calibration = cls()
+        calibration._rates = {int(source): _Rates.of(rates) for source, rates in record.items()}
+        return calibration
+
+    @property
+    def record(self) -> dict[str, dict[str, list[list[float]]]]:
+        """All that was learned, for a file: by the bits of the source."""
+        return {str(source): rates.record for source, rates in self._rates.items()}
+
+    def start_request(self) -> None:
+        """Fold the last request's outcomes into the history."""
+        for rates in self._rates.values():
+            rates.start_request()
+        self._followed = []
 
     def appraise(self, tree: TokenTree) -> None:
         """Set every node's value: the product of calibrated probabilities on its path."""
         for node in range(1, len(tree)):
-            group, interval = _group(tree.depths[node]), _interval(tree.confidences[node])
-            tree.values[node] = tree.values[tree.parents[node]] * self._table(group)[interval]
+            table = self._rates_of(tree, node).table(_group(tree.depths[node]))
+            tree.values[node] = tree.values[tree.parents[node]] * table[_interval(tree.confidences[node])]
 
     def learn(self, tree: TokenTree, emitted: Sequence[int]) -> None:
         """Take the whole draft of a round, and the tokens that followed its root."""
@@ -97,37 +157,11 @@ class Calibration:
         right = tree.child(node, token)
         for child in tree.children(node):
             group, interval = _group(tree.depths[child]), _interval(tree.confidences[child])
-            self._lift += LIFT_RATE * ((child == right) - self._expected(group, interval))
-            self._request.add(group, interval, child == right)
-            self._tables = [None] * GROUPS
+            self._rates_of(tree, child).add(group, interval, child == right)
         return right
 
-    def _table(self, group: int) -> list[float]:
-        table = self._tables[group]
-        if table is None:
-            table = self._tables[group] = self._estimate(group)
-        return table
-
-    def _estimate(self, group: int) -> list[float]:
-        rates, weights = [], []
-        for interval in range(BINS):
-            now, hits = self._request.tried[group][interval], self._request.accepted[group][interval]
-            rates.append((hits + HISTORY_WEIGHT * self._expected(group, interval)) / (now + HISTORY_WEIGHT))
-            weights.append(self._history.tried[group][interval] + now + UNSEEN_WEIGHT)
-        return isotonic(rates, weights)
-
-    def _expected(self, group: int, interval: int) -> float:
-        """What the history says, lifted as this text has been so far."""
-        tried, accepted = self._history.tried[group][interval], self._history.accepted[group][interval]
-        rate = (accepted + PRIOR_WEIGHT * _BIN_CENTRES[interval]) / (tried + PRIOR_WEIGHT)
-        return 1 / (1 + exp(log(1 / rate - 1) - self._lift))
-
-    def _folded(self, group: int, interval: int) -> tuple[float, float]:
-        """Tried and accepted guesses of the history and of this request; older ones fade."""
-        tried = self._history.tried[group][interval] + self._request.tried[group][interval]
-        accepted = self._history.accepted[group][interval] + self._request.accepted[group][interval]
-        scale = min(1.0, HISTORY_LIMIT / tried) if tried else 1.0
-        return tried * scale, accepted * scale
+    def _rates_of(self, tree: TokenTree, node: int) -> _Rates:
+        return self._rates.setdefault(tree.sources[node], _Rates())
 
 
 _BIN_CENTRES = [(low + high) / 2 for low, high in zip((0.0, *BIN_EDGES), (*BIN_EDGES, 1.0), strict=True)]

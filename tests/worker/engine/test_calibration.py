@@ -154,7 +154,7 @@ def test_only_guesses_with_a_known_outcome_are_counted() -> None:
     for node in (2, 3):
         was = before.values[node] / before.values[node - 1]
         assert after.values[node] / after.values[node - 1] == pytest.approx(was, abs=0.01)
-    assert sum(map(sum, calibration.record["tried"][1:])) == 0
+    assert sum(map(sum, calibration.record["1"]["tried"][1:])) == 0
 
 
 def test_a_draft_is_followed_beyond_its_own_pass() -> None:
@@ -164,7 +164,7 @@ def test_a_draft_is_followed_beyond_its_own_pass() -> None:
     calibration.learn(guess(0.65, depth=4), [RIGHT])
     for token in (RIGHT, RIGHT, WRONG, RIGHT):
         calibration.learn(root, [token])
-    tried, accepted = calibration.record["tried"], calibration.record["accepted"]
+    tried, accepted = calibration.record["1"]["tried"], calibration.record["1"]["accepted"]
     # Depth 1; depths 2 and 3; depth 4.
     assert [row[5] for row in tried] == [1, 2, 1, 0]
     assert [row[5] for row in accepted] == [1, 2, 0, 0]
@@ -175,7 +175,7 @@ def test_a_draft_is_left_where_the_text_leaves_it() -> None:
     calibration = Calibration()
     calibration.learn(guess(0.65, depth=4), [WRONG, RIGHT, RIGHT])
     calibration.learn(TokenTree(RIGHT), [RIGHT])
-    assert sum(map(sum, calibration.record["tried"])) == 1
+    assert sum(map(sum, calibration.record["1"]["tried"])) == 1
 
 
 def test_a_distrusted_drafter_shows_its_depth_without_being_verified() -> None:
@@ -223,11 +223,11 @@ def test_what_was_learned_survives_a_file() -> None:
 def test_a_record_forgets_the_old_in_favour_of_the_new() -> None:
     calibration = Calibration()
     teach(calibration, RIGHT, 4000)
-    assert calibration.record["tried"][0][5] == 400
+    assert calibration.record["1"]["tried"][0][5] == 400
     calibration.start_request()
     teach(calibration, WRONG, 400)
-    assert calibration.record["tried"][0][5] == 400
-    assert calibration.record["accepted"][0][5] == pytest.approx(200)
+    assert calibration.record["1"]["tried"][0][5] == 400
+    assert calibration.record["1"]["accepted"][0][5] == pytest.approx(200)
 
 
 ROWS = [[0.0] * 10 for _ in range(4)]
@@ -249,4 +249,35 @@ ROWS = [[0.0] * 10 for _ in range(4)]
 )
 def test_a_record_that_cannot_be_is_refused(record: dict[str, Any]) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
-        Calibration.of(record)
+        Calibration.of({"1": record})
+
+
+def test_a_source_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError):
+        Calibration.of({"suffix": {"tried": ROWS, "accepted": ROWS}})
+
+
+def test_each_drafter_of_a_mixture_is_judged_by_itself_and_their_agreement_once_more() -> None:
+    calibration = Calibration()
+    for _ in range(60):
+        tree = TokenTree(0)
+        tree.add(0, RIGHT, 0.65, source=0b01)
+        tree.add(0, WRONG, 0.65, source=0b10)
+        calibration.learn(tree, [RIGHT])
+        agreed = TokenTree(0)
+        agreed.add(0, RIGHT, 0.65, source=0b01)
+        agreed.add(0, RIGHT, 0.65, source=0b10)
+        # Their agreement was right half of the time.
+        calibration.learn(agreed, [RIGHT])
+        calibration.learn(agreed, [WRONG])
+    tree = TokenTree(0)
+    for token, source in ((1, 0b01), (2, 0b10), (3, 0b11)):
+        tree.add(0, token, 0.65, source)
+    calibration.appraise(tree)
+    assert tree.values[1] > 0.94
+    assert tree.values[2] < 0.15
+    assert 0.4 < tree.values[3] < 0.6
+    again = Calibration.of(json.loads(json.dumps(calibration.record)))
+    again.appraise(tree)
+    assert tree.values[1] > 0.8
+    assert tree.values[2] < 0.2
