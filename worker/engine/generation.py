@@ -71,7 +71,6 @@ class Generation:
                 self._run_ahead()
             else:
                 self._verify(tree)
-        self.session.keep(len(prompt) + len(self.completion.tokens))
         return cached
 
     def _finished(self) -> bool:
@@ -152,9 +151,8 @@ class Generation:
             if following is None:
                 return
             if self._finished():
-                # The pass under way has put the last token into the cache.
+                # The pass under way has put the last token into the cache, be it text or the end of it.
                 self.session.extend([self._pending], following.hidden)
-                self.session.keep(len(self.session.tokens) - 1)
                 return
             if len(self._draft(beside_pass=True)) > 1:
                 self._plain_token(following)

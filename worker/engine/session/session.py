@@ -78,11 +78,6 @@ class Session:
             # The buffers have grown. MLX would keep what they were before, on a GPU up to nearly all of its memory.
             mx.clear_cache()
 
-    def keep(self, length: int) -> None:
-        """Drop committed tokens from the end until `length` are left; all of them where a cache cannot go back."""
-        if not self._go_back(length):
-            self.reset()
-
     def reset(self) -> None:
         """Start from an empty cache."""
         self.tokens = []

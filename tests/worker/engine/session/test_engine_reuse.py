@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from engine_maker import EngineFor
 from plain_decoding import plain_tokens
-from prefix_requests import ids, request
+from prefix_requests import PROMPT, ids, request
+from toy_tokenizer import text_of
 
 from bench.families import tiny_model
 from worker.engine.engine import Engine
@@ -82,3 +83,18 @@ def test_further_choices_start_from_the_prompt(engine_for: EngineFor, family: st
     engine.verifier.prefill = counted  # type: ignore[method-assign, assignment]
     engine.generate(request(prompt=PROMPTS[0], n=3, max_tokens=5))
     assert lengths == [len(PROMPTS[0]) - 1]
+
+
+def test_the_next_turn_finds_all_of_a_text_that_was_written_ahead(engine_for: EngineFor) -> None:
+    # Recurrent states cannot go back, and greedy text ends with a pass under way that takes the end token in.
+    model = tiny_model("qwen3_next")
+    expected = plain_tokens(model, ids(PROMPT), 10)
+    end = next(token for token in reversed(expected) if expected.count(token) == 1)
+    engine = engine_for(model, nodes=1, prefix_cache_bytes=0)
+    first, _ = engine.generate(request(stop_token_ids=[end]))
+    assert first.token_ids == expected[: expected.index(end)]
+    turn = PROMPT + text_of([*first.token_ids, end])
+    again, _ = engine.generate(request(prompt=turn + "!?"))
+    assert again.usage is not None
+    assert again.usage.cached_prompt_tokens == len(ids(turn))
+    assert again.token_ids == plain_tokens(model, ids(turn + "!?"), 30)

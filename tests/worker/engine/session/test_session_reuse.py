@@ -21,7 +21,6 @@ BLOCKS = [[block * 7 + place % 90 for place in range(size)] for block, size in e
 class Request:
     prompt: list[int]
     completion: list[int]
-    dropped: int
     stopped_after: int | None
     """Passes of prefill after which it is cancelled."""
 
@@ -33,9 +32,7 @@ PROMPTS = st.builds(
     TAILS,
     st.integers(0, 3),
 )
-REQUESTS = st.builds(
-    Request, PROMPTS, st.lists(st.integers(0, 3), max_size=4), st.integers(0, 6), st.sampled_from([None, None, 0, 1, 2])
-)
+REQUESTS = st.builds(Request, PROMPTS, st.lists(st.integers(0, 3), max_size=4), st.sampled_from([None, None, 0, 1, 2]))
 
 
 def nodes(tree: PrefixTree) -> Iterator[Node]:
@@ -80,7 +77,6 @@ def run(session: Session, model: RememberingModel, request: Request, chunk: int)
     for pending in [request.prompt[-1], *request.completion]:
         logits = step(session, pending)
         assert logits == cold_logits(model, session.tokens)
-    session.keep(max(0, len(session.tokens) - request.dropped))
 
 
 def step(session: Session, pending: int) -> list[float]:

@@ -130,14 +130,20 @@ def test_a_lost_live_cache_leaves_the_snapshots(kind: str) -> None:
     assert begin(session, model, [*SYSTEM, 9]) == (100, [])
 
 
-@pytest.mark.parametrize(("kind", "left"), [("rows", 102), ("arrays", 0), ("concatenated rows", 0)])
-def test_a_cache_that_cannot_go_back_is_dropped_whole(kind: str, left: int) -> None:
+@pytest.mark.parametrize(("kind", "cached"), [("rows", 102), ("arrays", 100), ("concatenated rows", 100)])
+def test_where_a_cache_cannot_go_back_the_snapshot_is_taken(kind: str, cached: int) -> None:
     session, model = session_of(kind)
     begin(session, model, [*SYSTEM, 9])
-    decode(session, model, [5, 6, 7])
-    session.keep(102)
-    assert session.tokens == [*SYSTEM, 9, 5][:left]
-    assert begin(session, model, [*SYSTEM, 9]) == (100, [])
+    decode(session, model, [5, 6])
+    assert begin(session, model, [*SYSTEM, 9, 5, 8]) == (cached, [2] if cached == 100 else [])
+
+
+@pytest.mark.parametrize("kind", ["rows", "arrays", "concatenated rows", "window", "unknown"])
+def test_a_prompt_that_goes_on_where_the_text_ended_finds_all_of_it(kind: str) -> None:
+    session, model = session_of(kind)
+    begin(session, model, [*SYSTEM, 9])
+    decode(session, model, [5, 6])
+    assert begin(session, model, [*SYSTEM, 9, 5, 6, 7, 8]) == (103, [1])
 
 
 def test_a_chunked_cache_goes_back_only_while_nothing_has_left_it() -> None:
@@ -145,11 +151,9 @@ def test_a_chunked_cache_goes_back_only_while_nothing_has_left_it() -> None:
     session, model = session_of("chunk")
     session.begin([1, 2, 3, 4, 5, 6, 9], 2048)
     decode(session, model, [9])
-    session.keep(4)
-    assert session.tokens == [1, 2, 3, 4]
-    decode(session, model, [5, 5, 5, 5, 5, 5, 5, 5])
-    session.keep(11)
-    assert session.tokens == []
+    assert begin(session, model, [1, 2, 3, 4, 5]) == (4, [])
+    decode(session, model, [5] * 8)
+    assert begin(session, model, [1, 2, 3, 4, *[5] * 7, 6]) == (0, [11])
 
 
 @pytest.mark.parametrize("kind", ["rows", "arrays"])
