@@ -5,6 +5,7 @@ from functools import cache
 
 from dflash_checkpoints import FULL, SLIDING, dflash_case, first_config, second_config
 from drafter_rig import DrafterCase
+from gemma_assistant_checkpoints import assistant_case
 from mtp_checkpoints import head_for, target
 
 from bench.families import tiny_model, vocabulary
@@ -46,6 +47,7 @@ CASES: dict[str, Callable[[], DrafterCase]] = {
     "dflash 2, sliding target": cache(lambda: dflash2("gemma4_text")),
     "draft model": cache(lambda: draft_model("llama")),
     "draft model, hybrid": cache(lambda: draft_model("qwen3_5")),
+    "gemma assistant": cache(lambda: assistant_case("gemma4_text")),
     "mtp": cache(lambda: mtp("qwen3_5", "raw", "normed")),
     "mtp, experts, packed": cache(lambda: mtp("qwen3_5_moe", "stand-alone", "residual")),
 }
