@@ -34,11 +34,13 @@ class InvalidDataset(InputError):
 
     def __init__(self, path: Path, validation: Validation) -> None:
         self.errors, self.total = validation.errors, validation.total
-        first = self.errors[0]
-        found = f"{path}: {len(self.errors)} of {self.total} requests are invalid"
-        advice = "mend them, or leave them out with --skip-invalid" if validation.valid else "mend them"
-        self.details = [f"line {error.line}: {error.code}: {error.message}" for error in self.errors]
-        super().__init__(f"{found}, the first on line {first.line}: {first.message}; {advice}")
+        first, one = self.errors[0], len(self.errors) == 1
+        invalid, them = ("is invalid,", "it") if one else ("are invalid, the first", "them")
+        found = f"{path}: {len(self.errors)} of {self.total} requests {invalid}"
+        advice = f"mend {them}" + (f", or leave {them} out with --skip-invalid" if validation.valid else "")
+        if not one:  # the sentence tells all of a single one
+            self.details = [f"line {error.line}: {error.code}: {error.message}" for error in self.errors]
+        super().__init__(f"{found} on line {first.line}: {first.message}; {advice}")
 
 
 @dataclass(frozen=True)

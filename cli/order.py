@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from api.errors import InputError
 from cli.options import canonical_model
+from cli.output import counted
 
 if TYPE_CHECKING:
     from api.choices import Format
@@ -22,7 +23,7 @@ def error_writer(path: Path, say: Callable[[str], None]) -> Callable[[Sequence[L
         from api.dataset.writer import write_errors
 
         count = write_errors(errors, path)
-        say(f"{count} invalid lines are left out; they are in {path}")
+        say(f"left out {counted(count, 'invalid line')}; see {path}")
 
     return write
 

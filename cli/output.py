@@ -57,6 +57,11 @@ def shown(value: Any) -> str:
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 request`, `2 requests`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def excerpt(text: str, width: int) -> str:
     """One line of at most `width` characters from the start of `text`."""
     line = " ".join(text.split())

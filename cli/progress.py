@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from cli.output import emit_json, excerpt, piped
+from cli.output import counted, emit_json, excerpt, piped
 from cli.summary import LIMITS
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Lines:
         print(message, file=sys.stderr, flush=True)
 
     def start(self, counts: RequestCounts) -> None:
-        self.say(f"{counts.total} requests, {counts.finished} finished before")
+        self.say(f"{counted(counts.total, 'request')}, {counts.finished} finished before")
 
     def finished(self, row: RecordedRequest) -> None:
         emit_json({"event": "finished", **brief(row)}, self._stream)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, TextIO
 
-from cli.output import duration, emit_json, piped
+from cli.output import counted, duration, emit_json, piped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +64,7 @@ def summary_lines(batch: Batch, stats: BatchStats, output: Path | None) -> list[
     for name, counts in (("cut short", cut_short), ("failures", stats.failures)):
         if counts:
             lines.append((name, _counts(counts)))
-    lines += [("note", f"{_requests(count)}: {note}") for note, count in stats.notes.items()]
+    lines += [("note", f"{counted(count, 'request')}: {note}") for note, count in stats.notes.items()]
     if len(stats.workers) > 1:
         lines += [("worker", _share(worker)) for worker in stats.workers]
     if output is not None:
@@ -78,18 +78,14 @@ def _verification(modes: dict[str, int]) -> str:
 
 
 def _collapses(requests: int) -> str:
-    return f", acceptance collapsed in {_requests(requests)}" if requests else ""
+    return f", acceptance collapsed in {counted(requests, 'request')}" if requests else ""
 
 
 def _share(worker: WorkerShare) -> str:
     return (
-        f"{worker.worker}: {_requests(worker.requests)}, {worker.completion_tokens} tokens, "
+        f"{worker.worker}: {counted(worker.requests, 'request')}, {worker.completion_tokens} tokens, "
         f"{_number(worker.decode_tps)} tok/s decoding"
     )
-
-
-def _requests(count: int) -> str:
-    return "1 request" if count == 1 else f"{count} requests"
 
 
 def _counts(counts: dict[str, int]) -> str:

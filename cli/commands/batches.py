@@ -23,6 +23,7 @@ from cli.commands.running import (
 )
 from cli.options import BatchId, DataDir, Model, RedisUrl, Workspace
 from cli.order import dataset_of, error_file, error_writer, model_of
+from cli.output import counted
 
 if TYPE_CHECKING:
     from api.choices import Priority
@@ -114,7 +115,7 @@ def results(
     rows = ledger.results(ledger.resolve(batch), states=FINAL_REQUEST_STATES)
     with leaving_reader(sys.stdout):
         count = write_results(rows, output if str(output) != "-" else None, output_format)
-        typer.echo(f"{count} {'request' if count == 1 else 'requests'} written", err=True)
+        typer.echo(f"{counted(count, 'request')} written", err=True)
 
 
 def stats(batch: BatchId = "latest", data_dir: DataDir = None) -> None:
@@ -151,7 +152,7 @@ def cancel(batch: BatchId, redis: RedisUrl = None, data_dir: DataDir = None) -> 
     connection = workspace.reach()
     if connection is not None:
         workspace.queue(connection).cancel(cancelled, batch_id=batch_id)
-    typer.echo(f"{len(cancelled)} requests of {batch_id} cancelled", err=True)
+    typer.echo(f"{counted(len(cancelled), 'request')} of {batch_id} cancelled", err=True)
     _emit_batches([workspace.ledger.batch(batch_id)])
 
 

@@ -13,6 +13,7 @@ from api.errors import ExitCode, StorageError
 from cli.interrupt import Interrupted
 from cli.options import BatchId, DataDir, Drafter, Model, RedisUrl, Workspace
 from cli.order import dataset_of, error_file, error_writer, model_of, output_file
+from cli.output import counted
 
 if TYPE_CHECKING:
     from api.schemas import Batch
@@ -128,7 +129,7 @@ def resume(batch: BatchId = "latest", redis: RedisUrl = None, data_dir: DataDir 
         from api.submission import requeue_missing
 
         count = requeue_missing(workspace.ledger, workspace.queue(workspace.connect()), found.id)
-        typer.echo(f"{count} requests of {found.id} put back on the queue", err=True)
+        typer.echo(f"{counted(count, 'request')} of {found.id} put back on the queue", err=True)
         return
     from cli.coordinator import only_one
     from cli.prechecks import check_output
@@ -148,7 +149,9 @@ def _batch_of(workspace: Workspace, order: Order, view: Display) -> Batch:
     before = workspace.ledger.find_unfinished(order.fingerprint())
     if before is None:
         return register_batch(workspace.ledger, order)
-    view.say(f"going on with {before.id}: {before.counts.finished} of {before.counts.total} requests are finished")
+    view.say(
+        f"going on with {before.id}: {before.counts.finished} of {counted(before.counts.total, 'request')} finished"
+    )
     return before
 
 

@@ -146,8 +146,8 @@ def test_config_shows_the_profiles(mill: Mill) -> None:
 
 def test_a_line_cannot_choose_a_profile(mill: Mill) -> None:
     config_file(mill, REASONING)
-    done = mill.run("run", mill.input([{"prompt": "a", "profile": "reasoning"}]))
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[0] == (
-        "line 1: invalid_request: profile: a line cannot choose one; give --profile NAME, or the values here"
+    path = mill.input([{"prompt": "a", "profile": "reasoning"}])
+    assert refused(mill, "run", path) == (
+        f"{path}: 1 of 1 requests is invalid, on line 1: profile: a line cannot choose one; give --profile NAME, or "
+        "the values here; mend it"
     )

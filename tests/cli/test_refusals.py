@@ -85,7 +85,7 @@ def test_broken_lines_are_left_out_when_asked(working_mill: Mill) -> None:
     assert [answer["response"]["status_code"] for answer in answers] == [400, 200, 400]
     errors = json_lines((working_mill.folder / "out.errors.jsonl").read_text("utf-8"))
     assert [(error["line"], error["custom_id"]) for error in errors] == [(1, None), (3, "x")]
-    assert "2 invalid lines are left out; they are in out.errors.jsonl\n" in done.stderr
+    assert "left out 2 invalid lines; see out.errors.jsonl\n" in done.stderr
 
 
 # Models.

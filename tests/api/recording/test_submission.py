@@ -72,9 +72,10 @@ def test_one_bad_line_stops_everything(station: Station, tmp_path: Path) -> None
     assert [error.line for error in refusal.value.errors] == [2]
     assert refusal.value.total == 3
     assert str(refusal.value) == (
-        f"{path}: 1 of 3 requests are invalid, the first on line 2: temprature: unknown field; did you mean "
-        "temperature?; mend them, or leave them out with --skip-invalid"
+        f"{path}: 1 of 3 requests is invalid, on line 2: temprature: unknown field; did you mean "
+        "temperature?; mend it, or leave it out with --skip-invalid"
     )
+    assert refusal.value.details == ()
     assert station.ledger.batches() == []
     assert list(station.redis.scan_iter("rq:job:*")) == []
 
@@ -95,7 +96,7 @@ def test_skipped_lines_count_as_failed(station: Station, tmp_path: Path) -> None
 def test_a_file_without_a_good_line_is_refused_whatever_is_skipped(station: Station, tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text("nonsense\n")
-    with pytest.raises(InvalidDataset, match=r"1 of 1 requests are invalid, the first on line 1: .*; mend them$"):
+    with pytest.raises(InvalidDataset, match=r"1 of 1 requests is invalid, on line 1: .*; mend it$"):
         put(station, Dataset(path), skip_invalid=True)
     assert station.ledger.batches() == []
 
