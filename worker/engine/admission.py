@@ -18,11 +18,14 @@ def check_context(prompt: Sequence[int], target: Target) -> None:
         )
 
 
-def check_token_ids(request: GenerationRequest, target: Target) -> None:
-    """Raises PromptError. MLX checks no bounds: an id past the vocabulary would be written past the logits' end."""
-    named = {"logit_bias": list(request.logit_bias or {}), "stop_token_ids": request.stop_token_ids}
+def check_token_ids(request: GenerationRequest, prompt: Sequence[int], target: Target) -> None:
+    """Raises PromptError for an id past the vocabulary, which a tokenizer may have for a token of another model.
+
+    MLX checks no bounds: it would read past the embeddings' end, or write past the logits'.
+    """
+    named = {"logit_bias": request.logit_bias or {}, "stop_token_ids": request.stop_token_ids, "the prompt": prompt}
     for name, ids in named.items():
-        for token in ids:
+        for token in (min(ids), max(ids)) if ids else ():
             if not 0 <= token < target.vocabulary:
                 raise PromptError(
                     "invalid_token_id",

@@ -169,7 +169,7 @@ class Engine:
         try:
             prompt = prompt_tokens(request, self.target.tokenizer)
             check_context(prompt, self.target)
-            check_token_ids(request, self.target)
+            check_token_ids(request, prompt, self.target)
         except PromptError as refused:
             return GenerationResult(request_id=request.request_id, error=refused.error), self._stats(tally)
         try:

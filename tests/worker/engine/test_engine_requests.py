@@ -10,7 +10,7 @@ from prefix_requests import PROMPT, ids, request
 from scripted_drafters import ScriptedDrafter, chain_of
 from scripted_model import ScriptedModel, continuing, one_hot
 from tiny_models import VOCABULARY
-from toy_tokenizer import TEMPLATE, token_id, toy_tokenizer
+from toy_tokenizer import TEMPLATE, VOCABULARY_TOKENS, token_id, toy_tokenizer
 
 from api.schemas import GenerationResult
 
@@ -119,6 +119,18 @@ def test_token_ids_outside_the_vocabulary_are_refused(
     assert "96" in message
     assert next(iter(values)) in message
     assert engine.generate(request())[0].token_ids == plain_tokens(llama, ids(PROMPT), 30)
+
+
+def test_a_prompt_with_a_token_that_the_model_has_no_embedding_for_is_refused(
+    llama: Any, engine_for: EngineFor
+) -> None:
+    # The tokenizer has a token more than the model, as where images are marked by one.
+    engine = engine_for(llama, vocabulary=VOCABULARY - 1)
+    last = VOCABULARY_TOKENS[-1]
+    code, message = refusal(engine.generate(request(prompt=f"a{last}b"))[0])
+    assert code == "invalid_token_id"
+    assert "the prompt names token 96," in message
+    assert engine.generate(request(prompt="ab"))[0].token_ids == plain_tokens(llama, ids("ab"), 30)
 
 
 def test_a_thinking_budget_that_cannot_be_kept_is_noted(llama: Any, engine_for: EngineFor) -> None:
