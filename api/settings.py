@@ -4,7 +4,7 @@ import difflib
 import os
 import sys
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
@@ -55,6 +55,11 @@ class Settings(BaseSettings):
     drafter: str = Field(
         "auto",
         description="who guesses the next tokens: auto, none, or suffix, mtp and drafters' checkpoints joined by +",
+    )
+    adopt: Literal["always", "measured"] = Field(
+        "always",
+        description="when a worker uses its drafter: always, as far as it pays; measured: only after cidermill bench "
+        "found it worth it on this machine",
     )
     default_max_tokens: int = Field(1024, ge=1, description="cap on completion tokens where a request names none")
     max_tree_nodes: int = Field(16, ge=1, le=32, description="largest draft tree; 1 turns speculation off")

@@ -73,6 +73,7 @@ def load_engine(workspace: Workspace, *, fresh: bool = False) -> Engine:
     options = EngineOptions(
         data_dir=settings.data_dir,
         drafter=settings.drafter,
+        adopt=settings.adopt,
         max_tree_nodes=settings.max_tree_nodes,
         prefill_chunk=settings.prefill_chunk,
         default_max_tokens=settings.default_max_tokens,

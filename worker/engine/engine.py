@@ -6,16 +6,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import mlx.core as mx
 
 from api.schemas import Choice, GenerationRequest, GenerationResult, JobStats
 from worker.engine.admission import check_context, check_token_ids, end_rules
+from worker.engine.adoption import Adoption
 from worker.engine.budget import Budget
 from worker.engine.choices import choice_of, choice_seed, usage_of
 from worker.engine.clock_watch import ClockWatch
 from worker.engine.completion import Completion, EndRules
-from worker.engine.drafters.choice import DrafterLoader
+from worker.engine.drafters.choice import NONE, DrafterLoader
 from worker.engine.drafters.protocol import Drafter, NoDrafter
 from worker.engine.generation import Generation, OnTokens
 from worker.engine.interruption import Interruption
@@ -40,13 +42,16 @@ from worker.engine.verify.verifier import Verifier
 class EngineOptions:
     """data_dir: converted models, and what was measured and learned. max_tree_nodes 1 turns speculation off.
 
-    drafter: see `drafters.choice`. default_max_tokens: cap of requests that name none. fixed_nodes: verify this many nodes whatever they cost.
+    drafter: see `drafters.choice`. adopt: whether to speculate "always", as far as it pays, or only with a drafter that
+    was "measured" to be worth it (see `adoption`). default_max_tokens: cap of requests that name none. fixed_nodes:
+    verify this many nodes whatever they cost.
     memory_limit_gb: GB (2^30 bytes) that the model may take; None = what the device gives it. prefix_cache_bytes: for
     snapshots of prompts; 0 keeps none, None = a quarter of what the weights leave of the memory limit.
     """
 
     data_dir: Path
     drafter: str = "auto"
+    adopt: Literal["always", "measured"] = "always"
     max_tree_nodes: int = 16
     prefill_chunk: int = 2048
     default_max_tokens: int = 1024
@@ -81,7 +86,7 @@ class Engine:
         self.profile = profile
         self.verifier = Verifier(target.model, profile.verification, profile.reuses_prefixes)
         budget = Budget(profile.curve, options.fixed_nodes, options.max_tree_nodes)
-        speculates = self.verifier.mode != "plain" and budget.max_nodes > 1
+        speculates = self.verifier.mode != "plain" and budget.max_nodes > 1 and self._adopts()
         self.drafter: Drafter = (drafter or self._load_drafter()) if speculates else NoDrafter()
         on_device = self.drafter.taps is not None or bool(self.drafter.new_cache())
         pair = pair_key(target, f"{options.drafter} ({self.drafter.name})")
@@ -128,6 +133,10 @@ class Engine:
             self.speculation.budget = Budget(self.profile.curve, None, self.options.max_tree_nodes)
             self._watch = self._new_watch()
 
+    def forget(self) -> None:
+        """Have the next request start from an empty cache."""
+        self._session.reset()
+
     def close(self) -> None:
         """Keep what was learned. The engine goes on working."""
         self._learned.save()
@@ -140,6 +149,16 @@ class Engine:
         options = self.options
         loader = DrafterLoader(self.target, options.data_dir / "models", options.memory_limit_gb, self._notify)
         return loader.load(options.drafter)
+
+    def _adopts(self) -> bool:
+        """Whether the drafter may be used at all."""
+        if self.options.adopt == "always" or self.options.drafter == NONE:
+            return True
+        adoption = Adoption.find(self.options.data_dir, self.target, self.options.drafter)
+        if adoption is None or not adoption.is_adopted:
+            why = "it was not measured here; run cidermill bench" if adoption is None else str(adoption)
+            self._notify(f"decoding plainly, without drafter {self.options.drafter}: {why}")
+        return adoption is not None and adoption.is_adopted
 
     def _new_watch(self) -> ClockWatch:
         return ClockWatch(self.profile.curve.cost(1), lambda: self.clock())

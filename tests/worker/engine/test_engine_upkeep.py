@@ -23,6 +23,11 @@ def files(folder: Path, name: str) -> list[Path]:
     return sorted((folder / name).glob("*.json"))
 
 
+def guesses_known_to(calibration: dict[str, Any]) -> float:
+    """How many guesses a stored calibration knows of."""
+    return sum(number for rates in calibration.values() for row in rates["tried"] for number in row)
+
+
 def look(engine: Engine, clock: ToyClock) -> None:
     clock.now += LOOK_SECONDS
     engine.upkeep()
@@ -78,8 +83,8 @@ def test_what_a_batch_taught_is_there_for_the_next_process(engine_for: EngineFor
         first.upkeep()
     (file,) = files(tmp_path, "drafters")
     record = json.loads(file.read_text())
-    assert (record["key"]["model"], record["key"]["drafter"]) == ("tiny", "suffix")
-    assert sum(map(sum, record["calibration"]["tried"])) > 50
+    assert (record["key"]["model"], record["key"]["drafter"]) == ("tiny", "auto (suffix)")
+    assert guesses_known_to(record["calibration"]) > 50
     second = engine_for(model, curve=CostCurve((1, 4), (1000.0, 1100.0)))
     assert second.speculation.calibration.record == first.speculation.calibration.record
     assert second.speculation.cost.samples == first.speculation.cost.samples
