@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 
+from api.acceptance import AcceptanceRule
 from api.choices import MAX_CHOICES
 from api.choices import PRIORITIES as PRIORITIES
 from api.choices import Priority as Priority
@@ -139,6 +140,7 @@ class RequestBody(SamplingParams):
     max_seconds: wall time after which the text ends, counted from when the engine takes the request.
     max_repetition: the text ends when the share of its latest 6-grams that are repeated exceeds this.
     thinking_budget: reasoning tokens after which the end of reasoning is forced.
+    acceptance: rule by which drafted tokens are taken, "lossless" or "ratio:theta=0.3"; None = lossless.
     profile: values for what is not asked for here; chosen for a whole batch, not by a line of it.
     raw: whether `prompt` goes to the model as it is; else a bare prompt becomes one user message.
     """
@@ -166,6 +168,7 @@ class RequestBody(SamplingParams):
     thinking_budget: int | None = Field(None, ge=0)
     reasoning_effort: ReasoningEffort | None = None
     chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
+    acceptance: str | None = None
     profile: NamedProfile | None = None
     passthrough: dict[str, JsonValue] = Field(default_factory=dict)
 
@@ -198,6 +201,13 @@ class RequestBody(SamplingParams):
         if "" in stops:
             raise ValueError("an empty stop string would match everywhere")
         return stops
+
+    @field_validator("acceptance")
+    @classmethod
+    def _known_rule(cls, rule: str | None) -> str | None:
+        if rule is not None:
+            AcceptanceRule.parse(rule)
+        return rule
 
     @model_validator(mode="after")
     def _one_input(self) -> RequestBody:
@@ -318,7 +328,7 @@ class JobStats(Contract):
     nothing was drafted. tokens_per_pass: completion tokens / passes. budgets: nodes in the tree -> number of passes.
     acceptance_collapsed_at: completion tokens before the first pass with which less than 10 % of the drafted tokens of
     the latest passes, just as many as hold 64 drafted tokens, were accepted; None = never.
-    forced_tokens: tokens that a relaxed acceptance rule took against the draw. peak_memory_bytes: MLX's, of this job.
+    forced_tokens: accepted tokens that a relaxed acceptance rule took against the draw. peak_memory_bytes: MLX's.
     """
 
     wall_ms: float

@@ -16,6 +16,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from api.acceptance import AcceptanceRule
 from api.dataset.sentences import reason_of
 from api.errors import InputError
 from api.schemas import NamedProfile, Profile
@@ -64,6 +65,9 @@ class Settings(BaseSettings):
     default_max_tokens: int = Field(1024, ge=1, description="cap on completion tokens where a request names none")
     max_tree_nodes: int = Field(16, ge=1, le=32, description="largest draft tree; 1 turns speculation off")
     prefill_chunk: int = Field(2048, ge=1, description="prompt tokens in one prefill pass")
+    acceptance: str | None = Field(
+        None, description="acceptance rule where a request names none: lossless, or ratio:theta=0.3; unset: lossless"
+    )
     memory_limit_gb: float | None = Field(
         None, gt=0, description="GB (2^30 bytes) that a model may take; unset: what the device gives it"
     )
@@ -81,6 +85,13 @@ class Settings(BaseSettings):
     profiles: dict[str, Profile] = Field(
         default_factory=dict, description="named sampling values, tables [profiles.NAME], for run and submit --profile"
     )
+
+    @field_validator("acceptance")
+    @classmethod
+    def _known_rule(cls, rule: str | None) -> str | None:
+        if rule is not None:
+            AcceptanceRule.parse(rule)
+        return rule
 
     @field_validator("data_dir")
     @classmethod

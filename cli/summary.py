@@ -53,7 +53,8 @@ def summary_lines(batch: Batch, stats: BatchStats, output: Path | None) -> list[
         ("speed", f"{_number(stats.decode_tps)} tok/s decoding, {_number(stats.e2e_tps)} tok/s end to end per worker"),
         (
             "speculation",
-            f"acceptance {_percent(stats.acceptance)} ({stats.accepted_tokens} of {stats.drafted_tokens} drafted), "
+            f"acceptance {_percent(stats.acceptance)} ({stats.accepted_tokens} of {stats.drafted_tokens} drafted"
+            f"{_forced(stats.forced_tokens)}), "
             f"{_number(stats.tokens_per_pass, 2)} tokens per pass{_verification(stats.verification)}"
             f"{_collapses(stats.acceptance_collapses)}",
         ),
@@ -75,6 +76,11 @@ def summary_lines(batch: Batch, stats: BatchStats, output: Path | None) -> list[
 def _verification(modes: dict[str, int]) -> str:
     """The one way in which all drafts were verified, else how many requests went each way."""
     return f", verification {next(iter(modes)) if len(modes) == 1 else _counts(modes)}" if modes else ""
+
+
+def _forced(tokens: int) -> str:
+    """Said only of a batch whose acceptance rule has overruled draws."""
+    return f", {tokens} against the draw" if tokens else ""
 
 
 def _collapses(requests: int) -> str:

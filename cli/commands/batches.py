@@ -11,6 +11,7 @@ import typer
 
 from api.states import OPEN_BATCH_STATES
 from cli.commands.running import (
+    Acceptance,
     Choices,
     Input,
     MaxTokens,
@@ -56,6 +57,7 @@ def submit(
     temperature: Temperature = None,
     n: Choices = None,
     profile: ProfileOption = None,
+    acceptance: Acceptance = None,
     redis: RedisUrl = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -68,8 +70,9 @@ def submit(
     from api.submission import submit as enter
     from cli.prechecks import check_model
 
-    workspace = Workspace(data_dir=data_dir, redis=redis, model=model)
-    given = {"max_tokens": max_tokens, "temperature": temperature, "n": n}
+    workspace = Workspace(data_dir=data_dir, redis=redis, model=model, acceptance=acceptance)
+    rule = workspace.settings.acceptance
+    given = {"max_tokens": max_tokens, "temperature": temperature, "n": n, "acceptance": rule}
     dataset = dataset_of(workspace, input_path, template, profile, given)
     chosen = model_of(dataset, model, workspace.settings.model)
     check_model(chosen, runs_here=False)

@@ -47,6 +47,16 @@ Temperature = Annotated[
 Choices = Annotated[
     int | None, typer.Option("--n", min=1, max=MAX_CHOICES, help="Answers per prompt where a line names no number.")
 ]
+Acceptance = Annotated[
+    str | None,
+    typer.Option(
+        "--acceptance",
+        metavar="RULE",
+        help="Where a line names none: lossless, or ratio:theta=0.3, which changes the distribution of sampled text.",
+        show_default=False,
+    ),
+]
+
 ProfileOption = Annotated[
     str | None,
     typer.Option(
@@ -75,6 +85,7 @@ def run(
     temperature: Temperature = None,
     n: Choices = None,
     profile: ProfileOption = None,
+    acceptance: Acceptance = None,
     redis: RedisUrl = None,
     data_dir: DataDir = None,
     worker: Annotated[
@@ -91,11 +102,12 @@ def run(
     from cli.prechecks import check_model, check_output
     from cli.progress import display
 
-    workspace = Workspace(data_dir=data_dir, redis=redis, model=model, drafter=drafter)
+    workspace = Workspace(data_dir=data_dir, redis=redis, model=model, drafter=drafter, acceptance=acceptance)
     local_worker = worker if worker is not None else workspace.redis_url is None
     if not local_worker and workspace.redis_url is None:
         raise typer.BadParameter("without --redis nobody else could answer", param_hint="--no-worker")
-    given = {"max_tokens": max_tokens, "temperature": temperature, "n": n}
+    rule = workspace.settings.acceptance
+    given = {"max_tokens": max_tokens, "temperature": temperature, "n": n, "acceptance": rule}
     dataset = dataset_of(workspace, input_path, template, profile, given)
     chosen = model_of(dataset, model, workspace.settings.model)
     check_model(chosen, runs_here=local_worker)

@@ -72,6 +72,10 @@ def test_texts_that_a_limit_has_cut_short_are_counted() -> None:
     assert shown["failures"] == "2 bad"
 
 
+def test_tokens_taken_against_the_draw_are_told() -> None:
+    assert lines(forced_tokens=3)["speculation"].startswith("acceptance 25 % (20 of 80 drafted, 3 against the draw), ")
+
+
 def test_a_collapse_of_acceptance_is_told() -> None:
     assert lines(acceptance_collapses=1)["speculation"].endswith(" tree, acceptance collapsed in 1 request")
     assert lines(acceptance_collapses=2)["speculation"].endswith(" tree, acceptance collapsed in 2 requests")

@@ -10,6 +10,7 @@ from typing import Literal
 
 import mlx.core as mx
 
+from api.acceptance import LOSSLESS, AcceptanceRule
 from api.schemas import Choice, GenerationRequest, GenerationResult, JobStats
 from worker.engine.admission import check_context, check_token_ids, end_rules
 from worker.engine.adoption import Adoption
@@ -183,7 +184,7 @@ class Engine:
         engine ready for the next request.
         """
         request = with_profile(request)
-        tally = Tally()
+        tally = Tally(AcceptanceRule.parse(request.acceptance or LOSSLESS))
         interruption = Interruption(should_stop or (lambda: False), request.max_seconds, self.clock)
         try:
             prompt = prompt_tokens(request, self.target.tokenizer)
@@ -256,6 +257,7 @@ class Engine:
             on_tokens=lambda text, tokens: on_tokens(text, before + tokens),
             interruption=interruption,
             logprobs=record,
+            acceptance=tally.acceptance,
         )
 
     def _stats(self, tally: Tally) -> JobStats:

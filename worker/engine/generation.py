@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from worker.engine.acceptance import walk
+from api.acceptance import AcceptanceRule
+from worker.engine.acceptance import Walk, relaxed_walk, walk
 from worker.engine.completion import Completion
 from worker.engine.drafters.guide import Guide
 from worker.engine.drafters.protocol import DraftContext, Drafter, DraftLimits
@@ -44,12 +45,13 @@ class Generation:
         on_tokens: OnTokens,
         interruption: Interruption,
         logprobs: LogprobRecord | None = None,
+        acceptance: AcceptanceRule = AcceptanceRule(),
     ) -> None:
         self.verifier, self.session, self.drafter = verifier, session, drafter
         self.speculation = speculation
         self.sampling, self.completion, self.tally = sampling, completion, tally
         self._on_tokens, self._interruption = on_tokens, interruption
-        self._logprobs = logprobs
+        self._logprobs, self._acceptance = logprobs, acceptance
         self._prompt: Sequence[int] = ()
         self._reasoning = Reasoning(None, None, ())
         self._pending = -1
@@ -114,21 +116,36 @@ class Generation:
         with watch.phase("verify"):
             draws = Draws(self.sampling, self.verifier.forward(tree, self.session.cache))
         with watch.phase("sample"):
-            accepted = walk(tree, lambda node, emitted: self._draw(draws, node, emitted), self.completion.rules.ends)
+            accepted = self._walk(tree, draws)
         hidden = self.verifier.hidden
         with watch.phase("commit"):
             self.verifier.commit(tree, accepted.path, self.session.cache)
             committed = [tree.tokens[node] for node in accepted.path]
             self.session.extend(committed, None if hidden is None else hidden[mx.array(accepted.path)])
-        self.tally.count_pass(tree, accepted=len(accepted.path) - 1)
+        self.tally.count_pass(tree, accepted=len(accepted.path) - 1, forced=len(accepted.forced))
         self._advance(accepted.tokens)
 
-    def _draw(self, draws: Draws, node: int, emitted: Sequence[int]) -> int:
-        history = History(self._prompt, self.completion.tokens, emitted, self._reasoning)
-        token = draws.draw(node, history)
+    def _walk(self, tree: TokenTree, draws: Draws) -> Walk:
+        """The walk by the request's rule. Without a temperature there is no other token than the draw to take."""
+
+        def history(emitted: Sequence[int]) -> History:
+            return History(self._prompt, self.completion.tokens, emitted, self._reasoning)
+
+        def draw(node: int, emitted: Sequence[int]) -> int:
+            return draws.draw(node, history(emitted))
+
+        def odds(node: int, emitted: Sequence[int], tokens: Sequence[int]) -> tuple[list[float], float]:
+            return draws.odds(node, history(emitted), tokens)
+
+        ends, theta = self.completion.rules.ends, self._acceptance.theta
+        if theta is None or self.sampling.temperature == 0:
+            walked = walk(tree, draw, ends)
+        else:
+            walked = relaxed_walk(tree, draw, ends, odds, theta)
         if self._logprobs is not None:
-            self._logprobs.add(token, draws.logprobs(node, history))
-        return token
+            for count, (node, token) in enumerate(zip(walked.path, walked.tokens, strict=True)):
+                self._logprobs.add(token, draws.logprobs(node, history(walked.tokens[:count])))
+        return walked
 
     @property
     def _can_run_ahead(self) -> bool:

@@ -156,6 +156,10 @@ class Draws:
             self._rows[node] = np.array(row.astype(mx.float32))
         return self._rows[node]
 
+    def odds(self, node: int, history: History, tokens: Sequence[int]) -> tuple[list[float], float]:
+        """The probability of each of `tokens` in the draw after `node`, and that of all others together."""
+        return odds(self.logprobs(node, history), self._sampling, tokens)
+
 
 def log_softmax(logits: mx.array) -> mx.array:
     """logits - logsumexp(logits), in the logits' own type.
@@ -251,6 +255,16 @@ def tempered(logprobs: Row, sampling: Sampling) -> tuple[Tokens, npt.NDArray[np.
     tokens = candidates(logprobs, sampling)
     with np.errstate(over="ignore"):
         return tokens, (logprobs[tokens].astype(np.float64) - float(logprobs.max())) / sampling.temperature
+
+
+def odds(logprobs: Row, sampling: Sampling, tokens: Sequence[int]) -> tuple[list[float], float]:
+    """The probability that a draw at a temperature above 0 gives to each of `tokens`, and to all others together."""
+    drawable, scores = tempered(logprobs, sampling)
+    weights = np.exp(scores)
+    shares = weights / weights.sum()
+    named = np.isin(drawable, tokens)
+    share_of = dict(zip(drawable[named].tolist(), shares[named].tolist(), strict=True))
+    return [share_of.get(token, 0.0) for token in tokens], float(shares[~named].sum())
 
 
 def candidates(logprobs: Row, sampling: Sampling) -> Tokens:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from api.acceptance import AcceptanceRule
 from api.schemas import JobStats
 from worker.engine.collapse import AcceptanceWindow
 from worker.engine.completion import Completion
@@ -13,14 +14,19 @@ from worker.engine.tree import TokenTree
 
 @dataclass
 class Tally:
-    """Counts of one request, over its completions. `accepted` and `drafted` leave the root out: it is no guess."""
+    """Counts of one request, over its completions. `accepted` and `drafted` leave the root out: it is no guess.
 
+    acceptance: the rule of the request. forced: tokens accepted against the target's draw.
+    """
+
+    acceptance: AcceptanceRule = field(default_factory=AcceptanceRule)
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     completions: list[Completion] = field(default_factory=list)
     ttft_ms: float | None = None
     passes: int = 0
     drafted: int = 0
     accepted: int = 0
+    forced: int = 0
     collapsed_at: int | None = None
     budgets: dict[int, int] = field(default_factory=dict)
     window: AcceptanceWindow = field(default_factory=AcceptanceWindow)
@@ -29,11 +35,12 @@ class Tally:
     def completion_tokens(self) -> int:
         return sum(len(completion.tokens) for completion in self.completions)
 
-    def count_pass(self, tree: TokenTree, accepted: int) -> None:
+    def count_pass(self, tree: TokenTree, accepted: int, forced: int = 0) -> None:
         """Count a pass, before its tokens join the completion."""
         self.passes += 1
         self.drafted += len(tree) - 1
         self.accepted += accepted
+        self.forced += forced
         self.budgets[len(tree)] = self.budgets.get(len(tree), 0) + 1
         self.window.count(len(tree) - 1, accepted)
         if self.collapsed_at is None and self.window.collapsed:
@@ -57,6 +64,8 @@ class Tally:
             passes=self.passes,
             drafted_tokens=self.drafted,
             accepted_tokens=self.accepted,
+            forced_tokens=self.forced,
+            acceptance_rule=str(self.acceptance),
             acceptance=self.accepted / self.drafted if self.drafted else None,
             tokens_per_pass=tokens / self.passes if self.passes else None,
             budgets=self.budgets,
