@@ -36,7 +36,7 @@ class TreePass:
         self.tree = tree
         self.nodes = len(tree)
         self.is_chain = tree.is_chain
-        self.notes: dict[str, Any] = {}  # what adapters remember until the pass ends
+        self.notes: dict[str, Any] = {}  # what adapters and mixers remember until the pass ends
         self._masks: dict[tuple[int, int, int | None, int], mx.array] = {}
         self._windows: dict[int, mx.array] = {}
 

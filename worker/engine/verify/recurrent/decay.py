@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from weakref import WeakKeyDictionary
 
 import mlx.core as mx
 import numpy as np
@@ -22,6 +21,8 @@ from worker.engine.verify.tree_pass import TreePass
 SMALLEST_GATE = 1e-30
 # Takes a sum of logarithms to nothing. Finite, so that no kernel meets an infinity.
 NOTHING = -1e30
+
+NOTE = "descents"
 
 
 @dataclass(frozen=True)
@@ -82,14 +83,11 @@ class Descents:
         return self._ancestors.T[:, :, None] & after[:, None, :]
 
 
-_of_pass: WeakKeyDictionary[TreePass, Descents] = WeakKeyDictionary()
-
-
 def descents(current: TreePass) -> Descents:
     """Those of the tree of a pass, made once."""
-    found = _of_pass.get(current)
-    if found is None:
-        found = _of_pass[current] = Descents(current.tree.ancestors())
+    if NOTE not in current.notes:
+        current.notes[NOTE] = Descents(current.tree.ancestors())
+    found: Descents = current.notes[NOTE]
     return found
 
 
