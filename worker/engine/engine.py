@@ -43,15 +43,16 @@ from worker.engine.verify.verifier import Verifier
 class EngineOptions:
     """data_dir: converted models, and what was measured and learned. max_tree_nodes 1 turns speculation off.
 
-    drafter: see `drafters.choice`. adopt: whether to speculate "always", as far as it pays, or only with a drafter that
-    was "measured" to be worth it (see `adoption`). default_max_tokens: cap of requests that name none. fixed_nodes:
-    verify this many nodes whatever they cost.
+    drafter: see `drafters.choice`. noise_guided: whether drafters rank with the draw's own noise. adopt: whether to
+    speculate "always", as far as it pays, or only with a drafter that was "measured" to be worth it (see `adoption`).
+    default_max_tokens: cap of requests that name none. fixed_nodes: verify this many nodes whatever they cost.
     memory_limit_gb: GB (2^30 bytes) that the model may take; None = what the device gives it. prefix_cache_bytes: for
     snapshots of prompts; 0 keeps none, None = a quarter of what the weights leave of the memory limit.
     """
 
     data_dir: Path
     drafter: str = "auto"
+    noise_guided: bool = True
     adopt: Literal["always", "measured"] = "always"
     max_tree_nodes: int = 16
     prefill_chunk: int = 2048
@@ -258,6 +259,7 @@ class Engine:
             interruption=interruption,
             logprobs=record,
             acceptance=tally.acceptance,
+            noise_guided=self.options.noise_guided,
         )
 
     def _stats(self, tally: Tally) -> JobStats:

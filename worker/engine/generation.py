@@ -46,12 +46,14 @@ class Generation:
         interruption: Interruption,
         logprobs: LogprobRecord | None = None,
         acceptance: AcceptanceRule = AcceptanceRule(),
+        noise_guided: bool = True,
     ) -> None:
         self.verifier, self.session, self.drafter = verifier, session, drafter
         self.speculation = speculation
         self.sampling, self.completion, self.tally = sampling, completion, tally
         self._on_tokens, self._interruption = on_tokens, interruption
         self._logprobs, self._acceptance = logprobs, acceptance
+        self._noise_guided = noise_guided
         self._prompt: Sequence[int] = ()
         self._reasoning = Reasoning(None, None, ())
         self._pending = -1
@@ -107,7 +109,7 @@ class Generation:
 
     def _draft_context(self) -> DraftContext:
         position = len(self.session.tokens)
-        guide = Guide(self.sampling, position)
+        guide = Guide(self.sampling, position, self._noise_guided)
         return DraftContext(position, self.session.drafter_layers, self.session.cache, guide)
 
     def _verify(self, tree: TokenTree) -> None:
