@@ -19,6 +19,7 @@ class ExitCode(IntEnum):
     MODEL_UNUSABLE = 6
     STORAGE_FAILED = 7
     NOT_FOUND = 8
+    TEXTS_DIFFER = 9
     INTERRUPTED = 130
 
 

@@ -7,30 +7,15 @@ its token there. Exits with 1 when a margin is 0.05 or more: that is no near tie
 
 import argparse
 import sys
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields, replace
-from itertools import zip_longest
 from pathlib import Path
-
-import mlx.core as mx
-from mlx_lm.generate import generate_step
 
 from bench.examples import example_requests
 from bench.report import save, table
 from worker.engine.engine import Engine, EngineOptions
-from worker.engine.loading import Target
 from worker.engine.models import ModelSpec
+from worker.engine.plain_text import NEAR_TIE, PlainText, plain_text
 from worker.engine.prompt import prompt_tokens
-
-NEAR_TIE = 0.05
-
-
-@dataclass(frozen=True)
-class MarginedText:
-    """Token ids without the end token; `margins[i]` is the top-2 logit margin of position i, the end token's too."""
-
-    tokens: list[int]
-    margins: list[float]
 
 
 @dataclass(frozen=True)
@@ -59,24 +44,13 @@ class Count:
     accepted: int = 0
 
 
-def margined_text(target: Target, prompt: list[int], max_tokens: int) -> MarginedText:
-    """Plain greedy decoding until an end token or `max_tokens`."""
-    tokens, margins = list[int](), list[float]()
-    for token, logprobs in generate_step(mx.array(prompt), target.model, max_tokens=max_tokens):
-        best = mx.topk(logprobs.astype(mx.float32), 2)
-        margins.append((best.max() - best.min()).item())
-        if token in target.tokenizer.eos_token_ids:
-            break
-        tokens.append(int(token))
-    return MarginedText(tokens, margins)
-
-
-def divergence(prompt: str, budget: int, plain: MarginedText, tokens: Sequence[int]) -> Divergence | None:
+def divergence(prompt: str, budget: int, plain: PlainText, tokens: list[int]) -> Divergence | None:
     """Where the engine's `tokens` first differ from the plain text."""
-    for position, (expected, token) in enumerate(zip_longest(plain.tokens, tokens)):
-        if token != expected:
-            return Divergence(prompt, budget, position, expected, token, plain.margins[position])
-    return None
+    position = plain.first_difference(tokens)
+    if position is None:
+        return None
+    expected, token = (dict(enumerate(text)).get(position) for text in (plain.tokens, tokens))
+    return Divergence(prompt, budget, position, expected, token, plain.margins[position])
 
 
 def headings_of(kind: type[Divergence] | type[Count]) -> list[str]:
@@ -100,7 +74,7 @@ def main() -> None:
     found: list[Divergence] = []
     prompts = example_requests(temperature=0.0, max_tokens=options.max_tokens)[:: options.every]
     for _, request in prompts:
-        plain = margined_text(target, prompt_tokens(request, target.tokenizer), options.max_tokens)
+        plain = plain_text(target, prompt_tokens(request, target.tokenizer), options.max_tokens)
         close_calls = sum(margin < NEAR_TIE for margin in plain.margins)
         print(f"{request.request_id}: {len(plain.tokens)} tokens, {close_calls} close calls", flush=True)
         for fixed, count in zip(engines, counts, strict=True):

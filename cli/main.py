@@ -12,7 +12,7 @@ from cli.commands import batches, fleet, machine, running, tuning
 from cli.interrupt import Interrupted, raise_on_signals
 
 EXIT_CODES = """Exit codes: 0 done; 1 input refused; 2 wrong usage; 3 some requests failed; 4 no Redis;
-5 ledger unusable; 6 model unusable; 7 a file cannot be written; 8 not found; 130 interrupted."""
+5 ledger unusable; 6 model unusable; 7 a file cannot be written; 8 not found; 9 texts differ; 130 interrupted."""
 
 SHOWN_DETAILS = 100
 

@@ -8,7 +8,7 @@ from mill import Mill, json_lines
 
 from cli import cost_view
 from cli.cost_view import bar, draft_sentence, show_costs
-from cli.prompts import shipped_requests
+from cli.prompts import shipped_prompts
 
 
 def stored(mill: Mill, folder: str) -> list[Path]:
@@ -82,6 +82,6 @@ def test_drafts_are_summed_up_by_the_cheapest_and_the_dearest() -> None:
 
 
 def test_the_prompts_that_come_with_the_program_are_of_two_kinds() -> None:
-    requests = shipped_requests(max_tokens=7)
-    assert [kind for kind, _ in requests] == ["structured"] * 3 + ["open"] * 3
-    assert all((request.temperature, request.max_tokens) == (0, 7) for _, request in requests)
+    prompts = shipped_prompts(max_tokens=7)
+    assert [prompt.kind for prompt in prompts] == ["structured"] * 3 + ["open"] * 3
+    assert all((prompt.request.temperature, prompt.request.max_tokens) == (0, 7) for prompt in prompts)

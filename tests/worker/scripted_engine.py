@@ -32,7 +32,6 @@ class ScriptedEngine:
     log: Path | None = None
     on_start: Callable[[GenerationRequest], None] | None = None
     on_upkeep: Callable[[], None] | None = None
-    closed: bool = False
     description: ScriptedDescription = field(default_factory=ScriptedDescription)
 
     def generate(
@@ -68,7 +67,8 @@ class ScriptedEngine:
             self.on_upkeep()
 
     def close(self) -> None:
-        self.closed = True
+        if self.log is not None:
+            self.log.with_suffix(".closed").touch()
 
     def _note(self, request: GenerationRequest) -> None:
         if self.on_start is not None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from worker.engine.engine import Engine
 
 WARM_UP_TOKENS = 16
-PLAIN = "plain"
-"""Name of the configuration that the others are compared with."""
+PLAIN, SPECULATIVE = "plain", "speculative"
+"""Names of configurations: the one that the others are compared with, and the one that workers use."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ def compare(
     for engine in engines.values():
         engine.generate(prompts[0].request.model_copy(update={"max_tokens": WARM_UP_TOKENS}))
     names = list(engines)
-    for run in range(1, runs + 1):
+    for run in range(runs):
         for place, (prompt, reference) in enumerate(zip(prompts, references, strict=True)):
             first = (run + place) % len(names)
             for name in names[first:] + names[:first]:
-                yield _measured(name, engines[name], prompt, reference, run)
+                yield _measured(name, engines[name], prompt, reference, run + 1)
 
 
 @dataclass(frozen=True)

@@ -36,12 +36,12 @@ def test_every_run_measures_every_prompt_under_every_configuration_in_turning_or
     order = [(one.run, one.prompt, one.configuration) for one in found]
     plain, two, three = engines
     assert order == [
-        *[(1, "a", name) for name in (two, three, plain)],
-        *[(1, "b", name) for name in (three, plain, two)],
-        *[(2, "a", name) for name in (three, plain, two)],
-        *[(2, "b", name) for name in (plain, two, three)],
-        *[(3, "a", name) for name in (plain, two, three)],
-        *[(3, "b", name) for name in (two, three, plain)],
+        *[(1, "a", name) for name in (plain, two, three)],
+        *[(1, "b", name) for name in (two, three, plain)],
+        *[(2, "a", name) for name in (two, three, plain)],
+        *[(2, "b", name) for name in (three, plain, two)],
+        *[(3, "a", name) for name in (three, plain, two)],
+        *[(3, "b", name) for name in (plain, two, three)],
     ]
 
 
@@ -165,6 +165,13 @@ def test_kinds_are_summed_up_apart() -> None:
     assert [one.ratio for one in summarise(found, "code")] == [1, pytest.approx(4.0)]
     assert [one.ratio for one in summarise(found, "open")] == [1, pytest.approx(0.5)]
     assert [(one.kind, one.configuration) for one in summarise(found, "open")] == [("open", PLAIN), ("open", "fast")]
+
+
+def test_summaries_come_in_the_order_of_the_configurations() -> None:
+    order = [measurement(name, 1, kind=kind) for kind, names in (("x", "abc"), ("y", "bca")) for name in names]
+    order = [measurement(PLAIN, 1, kind="x"), *order, measurement(PLAIN, 1, kind="y")]
+    for kind in (None, "x", "y"):
+        assert [one.configuration for one in summarise(order, kind)] == [PLAIN, "a", "b", "c"]
 
 
 def test_a_prompt_counts_by_its_worst_run() -> None:

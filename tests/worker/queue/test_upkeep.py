@@ -64,3 +64,14 @@ def test_upkeep_that_fails_stops_nobody(station: Station, tmp_path: Path, caplog
     work_until_the_second_has_started(station, tmp_path, on_upkeep)
     assert [event.request_id for event in station.finished()] == [FIRST, SECOND]
     assert "the engine's upkeep failed" in caplog.text
+
+
+def test_the_engine_is_closed_when_the_worker_stops(station: Station) -> None:
+    worker = station.start_worker()
+    station.enqueue("one")
+    station.wait_for_results(1)
+    closed = station.engine_log.with_suffix(".closed")
+    assert not closed.exists()
+    worker.terminate()
+    assert worker.wait(20) == 0
+    assert closed.exists()
