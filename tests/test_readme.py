@@ -9,10 +9,14 @@ from typing import get_args
 import pytest
 import typer
 
+from api.choices import Format
+from api.dataset.output_row import COLUMNS, json_row
 from api.errors import ExitCode
 from api.ledger.ledger import Ledger
-from api.schemas import FinishReason, JobStats, RequestBody, ResolvedValue
+from api.ledger.records import RecordedRequest
+from api.schemas import FinishReason, GenerationResult, JobStats, RequestBody, ResolvedValue
 from api.settings import load_settings
+from api.states import RequestState
 from cli.main import app
 
 README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
@@ -87,6 +91,37 @@ def test_every_exit_code_is_explained() -> None:
 def test_every_finish_reason_is_explained() -> None:
     (table,) = re.findall(r"\| finish reason \|.*?\n\n", README, re.S)
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == set(get_args(FinishReason))
+
+
+def test_every_format_is_explained() -> None:
+    (table,) = re.findall(r"\| `--format` \|.*?\n\n", README, re.S)
+    assert set(re.findall(r"`(\w+)`(?=.* \|.* \|$)", table, re.M)) == set(get_args(Format))
+
+
+def named_after(words: str) -> list[str]:
+    """What a paragraph lists up to its first full stop."""
+    (paragraph,) = re.findall(rf"\n{words}: (.*?)\.\s", README, re.S)
+    return re.findall(r"`(\w+)`", paragraph)
+
+
+def test_the_columns_of_tables_are_listed_in_their_order() -> None:
+    assert named_after("Columns of `csv` and `parquet`") == list(COLUMNS)
+
+
+def test_every_field_of_jsonl_is_listed() -> None:
+    request = RequestBody(prompt="p", n=2)
+    result = GenerationResult(request_id="batch_1-0", reasoning="r", matched_stop="s", notes=["n"])
+    facts = dict.fromkeys(("worker", "queued_at", "started_at", "finished_at", "stats"))
+    identity = {
+        "request_id": "batch_1-0",
+        "batch_id": "batch_1",
+        "index": 0,
+        "custom_id": "c",
+        "line": 1,
+        "attempts": 1,
+    }
+    row = RecordedRequest(**identity, **facts, state=RequestState.COMPLETED, body=request, result=result)
+    assert set(named_after("Fields of `jsonl`")) - {"n"} == set(json_row(row))
 
 
 def test_the_statistics_that_are_explained_exist() -> None:
