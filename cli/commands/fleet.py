@@ -79,6 +79,7 @@ def load_engine(workspace: Workspace, *, fresh: bool = False) -> Engine:
         default_max_tokens=settings.default_max_tokens,
         memory_limit_gb=settings.memory_limit_gb,
         prefix_cache_bytes=None if settings.prefix_cache_mb is None else settings.prefix_cache_mb * 2**20,
+        batch_memory=settings.batch_memory,
     )
     spec = ModelSpec.parse(settings.model)
     return Engine.load(spec, options, lambda message: typer.echo(message, err=True), fresh=fresh)

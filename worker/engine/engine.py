@@ -11,6 +11,7 @@ from typing import Literal
 import mlx.core as mx
 
 from api.acceptance import LOSSLESS, AcceptanceRule
+from api.identity import batch_of
 from api.schemas import Choice, GenerationRequest, GenerationResult, JobStats
 from worker.engine.admission import check_context, check_token_ids, end_rules
 from worker.engine.adoption import Adoption
@@ -18,6 +19,7 @@ from worker.engine.budget import Budget
 from worker.engine.choices import choice_of, choice_seed, usage_of
 from worker.engine.clock_watch import ClockWatch
 from worker.engine.completion import Completion, EndRules
+from worker.engine.drafters.batch_memory import BatchMemory, Outputs
 from worker.engine.drafters.choice import NONE, DrafterLoader
 from worker.engine.drafters.protocol import Drafter, NoDrafter
 from worker.engine.generation import Generation, OnTokens
@@ -47,7 +49,8 @@ class EngineOptions:
     speculate "always", as far as it pays, or only with a drafter that was "measured" to be worth it (see `adoption`).
     default_max_tokens: cap of requests that name none. fixed_nodes: verify this many nodes whatever they cost.
     memory_limit_gb: GB (2^30 bytes) that the model may take; None = what the device gives it. prefix_cache_bytes: for
-    snapshots of prompts; 0 keeps none, None = a quarter of what the weights leave of the memory limit.
+    snapshots of prompts; 0 keeps none, None = a quarter of what the weights leave of the memory limit. batch_memory:
+    whether drafters see the earlier answers of a batch.
     """
 
     data_dir: Path
@@ -60,6 +63,7 @@ class EngineOptions:
     fixed_nodes: int | None = None
     memory_limit_gb: float | None = None
     prefix_cache_bytes: int | None = None
+    batch_memory: bool = True
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ class Engine:
         self._learned = Learned(options.data_dir / "drafters", pair, notify)
         self.speculation = Speculation(budget, self._learned.calibration, self._learned.cost, on_device=on_device)
         self._session = Session(self.verifier, PrefixTree(self._prefix_cache_bytes), self.verifier.reusable)
+        self._memory = BatchMemory()
         self.clock: Callable[[], float] = time.monotonic
         self._watch = self._new_watch()
 
@@ -136,8 +141,9 @@ class Engine:
             self._watch = self._new_watch()
 
     def forget(self) -> None:
-        """Have the next request start from an empty cache."""
+        """Have the next request start from an empty cache and know no earlier answer."""
         self._session.reset()
+        self._memory.clear()
 
     def close(self) -> None:
         """Keep what was learned. The engine goes on working."""
@@ -217,13 +223,16 @@ class Engine:
         rules = end_rules(request, window, self.target, self.options.default_max_tokens)
         resolved = resolve(request, self.target.recipe)
         sampling = sampling_of(request, resolved, rules.end_tokens | rules.stop_tokens, self.target.tokenizer)
+        outputs = self._outputs_of(request)
         choices: list[Choice] = []
         cached: list[int] = []
         while len(choices) < request.n and interruption.reason is None:
             own = replace(sampling, seed=choice_seed(sampling.seed, len(choices)))
             record = LogprobRecord(request.top_logprobs, self.target.tokenizer.decode) if request.logprobs else None
-            generation = self._generation(own, rules, tally, on_tokens, interruption, record)
+            generation = self._generation(own, rules, tally, on_tokens, interruption, record, outputs)
             cached.append(generation.run(prompt, self.options.prefill_chunk))
+            if outputs is not None and generation.completion.finish_reason != "cancelled":
+                outputs.add(prompt, generation.completion.tokens)
             choices.append(choice_of(generation.completion, record, prompt, own, self.target.tokenizer))
         result = GenerationResult(
             **dict(choices[0]),
@@ -243,6 +252,7 @@ class Engine:
         on_tokens: OnTokens,
         interruption: Interruption,
         record: LogprobRecord | None,
+        outputs: Outputs | None,
     ) -> Generation:
         before = tally.completion_tokens
         completion = Completion(rules, self.target.tokenizer.decode)
@@ -260,7 +270,15 @@ class Engine:
             logprobs=record,
             acceptance=tally.acceptance,
             noise_guided=self.options.noise_guided,
+            outputs=outputs,
         )
+
+    def _outputs_of(self, request: GenerationRequest) -> Outputs | None:
+        """Earlier answers of the request's batch; None where nobody would look at them."""
+        batch = batch_of(request.request_id)
+        if not batch or not self.options.batch_memory or isinstance(self.drafter, NoDrafter):
+            return None
+        return self._memory.of(batch)
 
     def _stats(self, tally: Tally) -> JobStats:
         about = self.description

@@ -10,6 +10,7 @@ import mlx.core as mx
 from api.acceptance import AcceptanceRule
 from worker.engine.acceptance import Walk, relaxed_walk, walk
 from worker.engine.completion import Completion
+from worker.engine.drafters.batch_memory import Outputs
 from worker.engine.drafters.guide import Guide
 from worker.engine.drafters.protocol import DraftContext, Drafter, DraftLimits
 from worker.engine.interruption import Interruption
@@ -47,12 +48,14 @@ class Generation:
         logprobs: LogprobRecord | None = None,
         acceptance: AcceptanceRule = AcceptanceRule(),
         noise_guided: bool = True,
+        outputs: Outputs | None = None,
     ) -> None:
+        """outputs: earlier answers of the batch, for drafters to look at."""
         self.verifier, self.session, self.drafter = verifier, session, drafter
         self.speculation = speculation
         self.sampling, self.completion, self.tally = sampling, completion, tally
         self._on_tokens, self._interruption = on_tokens, interruption
-        self._logprobs, self._acceptance = logprobs, acceptance
+        self._logprobs, self._acceptance, self._outputs = logprobs, acceptance, outputs
         self._noise_guided = noise_guided
         self._prompt: Sequence[int] = ()
         self._reasoning = Reasoning(None, None, ())
@@ -110,7 +113,7 @@ class Generation:
     def _draft_context(self) -> DraftContext:
         position = len(self.session.tokens)
         guide = Guide(self.sampling, position, self._noise_guided)
-        return DraftContext(position, self.session.drafter_layers, self.session.cache, guide)
+        return DraftContext(position, self.session.drafter_layers, self.session.cache, guide, self._outputs)
 
     def _verify(self, tree: TokenTree) -> None:
         """One pass: verify `tree`, walk down it, commit the accepted path."""

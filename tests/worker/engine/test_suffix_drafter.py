@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from worker.engine.drafters.batch_memory import Outputs
 from worker.engine.drafters.protocol import DraftContext, DraftLimits
 from worker.engine.drafters.suffix import MAX_OCCURRENCES, SuffixDrafter
 from worker.engine.tree import TokenTree
@@ -68,18 +69,13 @@ def test_a_new_request_forgets_the_last_one() -> None:
 
 
 class CountingDrafter(SuffixDrafter):
-    """Counts the tokens that the index takes up and gives up."""
+    """Counts the tokens that it takes up."""
 
-    added = removed = 0
+    added = 0
 
     def commit(self, tokens: Sequence[int]) -> None:
         self.added += len(tokens)
         super().commit(tokens)
-
-    def _go_back(self, length: int) -> None:
-        before = len(self._tokens)
-        super()._go_back(length)
-        self.removed += before - len(self._tokens)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -93,7 +89,8 @@ def test_a_next_request_leaves_the_state_of_a_fresh_drafter(seed: int) -> None:
         fresh = SuffixDrafter()
         fresh.prefill(prompt)
         # To the last entry: places that nobody refers to any more would stay in memory for ever.
-        assert vars(drafter) == vars(fresh)
+        assert drafter._text.tokens == fresh._text.tokens
+        assert drafter._text._places == fresh._text._places
         assert content(draft(drafter, prompt[-1])) == content(cold(prompt))
         drafter.commit(repetitive(rng, rng.randint(0, 20)))
 
@@ -103,13 +100,12 @@ def test_a_next_request_costs_only_what_it_does_not_share() -> None:
     system = repetitive(random.Random(9), 1000)
     drafter.prefill([*system, 7, 8, 9])
     drafter.commit([7, 8])
-    drafter.added = 0
-    drafter.prefill([*system, 7, 1])
-    assert (drafter.removed, drafter.added) == (4, 1)
-    drafter.prefill([*system, 7, 1])
-    assert (drafter.removed, drafter.added) == (4, 1)
-    drafter.prefill([1000])
-    assert (drafter.removed, drafter.added) == (4 + 1002, 2)
+    added = []
+    for prompt in ([*system, 7, 1], [*system, 7, 1], [1000], [*system, 7]):
+        drafter.added = 0
+        drafter.prefill(prompt)
+        added.append(drafter.added)
+    assert added == [1, 0, 1, 1001]
 
 
 def test_drafting_leaves_no_trace() -> None:
@@ -201,6 +197,87 @@ def test_old_occurrences_do_not_slow_a_draft() -> None:
     tree = cold([*filler, 1, 2])
     guessed = {tree.tokens[node] for node in tree.children(0)}
     assert guessed <= {10 + number for number in range(100 - MAX_OCCURRENCES, 100)}
+
+
+def test_the_longest_match_is_found_however_many_lie_after_it() -> None:
+    # The pair (1, 2) stands 60 times; the one place that five tokens match is the oldest.
+    filler = [token for number in range(60) for token in (1, 2, 100 + number)]
+    tree = cold([30, 31, 32, 1, 2, 50, *filler, 30, 31, 32, 1, 2], DraftLimits(nodes=2, depth=16))
+    assert tree.tokens == [2, 50]
+
+
+# With the earlier answers of the batch.
+
+
+def drafted_with(outputs: Outputs, tokens: Sequence[int], limits: DraftLimits = WIDE) -> TokenTree:
+    drafter = SuffixDrafter()
+    drafter.prefill(tokens)
+    tree = TokenTree(tokens[-1])
+    drafter.draft(tree, limits, DraftContext(outputs=outputs))
+    return tree
+
+
+def outputs_of(*answers: tuple[list[int], list[int]]) -> Outputs:
+    outputs = Outputs()
+    for prompt, answer in answers:
+        outputs.add(prompt, answer)
+    return outputs
+
+
+def test_an_earlier_answer_is_guessed_from_its_middle() -> None:
+    outputs = outputs_of(([1, 2], [20, 21, 22, 23, 24, 25]))
+    assert drafted_with(outputs, [7, 8, 21, 22]).tokens == [22, 23, 24, 25]
+    assert len(drafted_with(Outputs(), [7, 8, 21, 22])) == 1
+
+
+def test_the_first_tokens_of_an_answer_are_guessed_where_the_prompt_ends_alike() -> None:
+    outputs = outputs_of(([1, 2, 90, 91], [20, 21, 22]), ([3, 4, 90, 91], [20, 23, 24]))
+    tree = drafted_with(outputs, [5, 6, 7, 90, 91])
+    assert [tree.tokens[node] for node in tree.children(0)] == [20]
+    assert {tree.tokens[node] for node in tree.children(1)} == {21, 23}
+
+
+def test_prompts_are_not_guessed_from() -> None:
+    outputs = outputs_of(([1, 2, 3, 4], [20]))
+    assert len(drafted_with(outputs, [7, 1, 2])) == 1
+
+
+def test_shares_follow_how_often_an_answer_was_given() -> None:
+    answers = [([9], [20, 21])] * 3 + [([9], [20, 22])]
+    tree = drafted_with(outputs_of(*answers), [9, 20])
+    shares = {tree.tokens[node]: tree.confidences[node] for node in tree.children(0)}
+    assert shares[21] == pytest.approx(3 * shares[22])
+
+
+def test_an_answer_that_ended_votes_against_going_on() -> None:
+    going_on = drafted_with(outputs_of(([9], [20, 21])), [9, 20])
+    split = drafted_with(outputs_of(([9], [20, 21]), ([9], [20])), [9, 20])
+    assert going_on.tokens == split.tokens == [20, 21]
+    assert split.confidences[1] == pytest.approx(going_on.confidences[1] / 2)
+    assert len(drafted_with(outputs_of(([9], [20]), ([8], [21, 22])), [9, 20])) == 1
+
+
+def test_the_text_and_the_answers_vote_together() -> None:
+    tree = drafted_with(outputs_of(([9], [20, 21])), [20, 22, 9, 20])
+    # The answer matches two tokens, the text one.
+    shares = {tree.tokens[node]: tree.confidences[node] for node in tree.children(0)}
+    assert set(shares) == {21, 22}
+    assert shares[21] > shares[22]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_draft_is_a_function_of_answers_and_tokens(seed: int) -> None:
+    rng = random.Random(seed)
+    answers = [(repetitive(rng, 10), repetitive(rng, 40)) for _ in range(5)]
+    outputs, tokens = outputs_of(*answers), repetitive(rng, 100)
+    drafter = SuffixDrafter()
+    drafter.prefill(repetitive(rng, 30))
+    drafter.prefill(tokens[:20])
+    for given in range(20, 100, 8):
+        tree = TokenTree(tokens[given - 1])
+        drafter.draft(tree, WIDE, DraftContext(outputs=outputs))
+        assert content(tree) == content(drafted_with(outputs_of(*answers), tokens[:given]))
+        drafter.commit(tokens[given : given + 8])
 
 
 def test_the_root_must_be_the_last_committed_token() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -48,8 +49,7 @@ class MixtureDrafter:
         trees = []
         for drafter, own in zip(self.drafters, self._layers_of_each(context.layers), strict=True):
             trees.append(TokenTree(tree.tokens[0]))
-            their = DraftContext(context.position, own, context.target_layers, context.guide)
-            drafter.draft(trees[-1], limits, their)
+            drafter.draft(trees[-1], limits, replace(context, layers=own))
         merge(tree, trees, limits)
 
     def commit(self, tokens: Sequence[int]) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
+from worker.engine.drafters.batch_memory import Outputs
 from worker.engine.drafters.guide import Guide
 from worker.engine.tree import TokenTree
 from worker.engine.verify.taps import Taps
@@ -31,13 +32,14 @@ class DraftContext:
     """What a draft may look at.
 
     layers: the drafter's own cache. target_layers: the target's, to be read only. position: L, of the root. guide:
-    ranks candidates as the target will draw.
+    ranks candidates as the target will draw. outputs: earlier answers of the request's batch, where they are kept.
     """
 
     position: int = 0
     layers: list[Any] = field(default_factory=list)
     target_layers: list[Any] = field(default_factory=list)
     guide: Guide = field(default_factory=Guide)
+    outputs: Outputs | None = None
 
 
 class Drafter(Protocol):
