@@ -9,6 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+# Controls as the symbols for them, C1's, which have none, as U+FFFD.
+_VISIBLE = {
+    **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
+    0x7F: "\u2421",
+    **dict.fromkeys(range(0x80, 0xA0), "\ufffd"),
+}
+
 
 def piped() -> bool:
     """Whether standard output goes to a program."""
@@ -29,7 +36,7 @@ def emit(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str], title: s
     for heading in columns.values():
         table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(*(escape(shown(row.get(key))) for key in columns))
+        table.add_row(*(escape(printable(shown(row.get(key)))) for key in columns))
     Console().print(table)
 
 
@@ -62,9 +69,14 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def printable(text: str) -> str:
+    """`text` for a terminal, which obeys control characters: no prompt and no model shall move its cursor."""
+    return text.replace("\r\n", "\n").translate(_VISIBLE)
+
+
 def excerpt(text: str, width: int) -> str:
-    """One line of at most `width` characters from the start of `text`."""
-    line = " ".join(text.split())
+    """One printable line of at most `width` characters from the start of `text`."""
+    line = printable(" ".join(text.split()))
     return line if len(line) <= width else line[: width - 1] + "…"
 
 

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from cli.output import counted, emit_json, excerpt, piped
+from cli.output import counted, emit_json, excerpt, piped, printable
 from cli.summary import LIMITS
 
 if TYPE_CHECKING:
@@ -111,7 +111,10 @@ class Bar:
         self._tokens += tokens
         good = row.result is not None and row.result.error is None
         line = Text.assemble(
-            ("✓ " if good else "✗ ", "green" if good else "red"), (row.custom_id, "bold"), " ", (_facts(row), "dim")
+            ("✓ " if good else "✗ ", "green" if good else "red"),
+            (printable(row.custom_id), "bold"),
+            " ",
+            (_facts(row), "dim"),
         )
         self._console.print(line)
         self._console.print(Text("  " + excerpt(_said(row), TEXT_WIDTH)))
@@ -176,5 +179,5 @@ def _said(row: RecordedRequest) -> str:
 
 
 def _tail(text: str, width: int) -> str:
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     return f"“…{line[-width:]}" if line and width >= 12 else ""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cli.output import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import RenderableType
+    from rich.text import Text
 
     from api.ledger.records import RecordedRequest
     from api.schemas import GenerationResult, RequestBody
@@ -53,33 +56,36 @@ def _parts(row: RecordedRequest) -> Iterator[RenderableType]:
 
 def _question(body: RequestBody) -> Iterator[RenderableType]:
     from rich.pretty import Pretty
-    from rich.text import Text
 
     for message in body.messages or []:
-        yield Text(f"{message.role}: {message.content or ''}")
+        yield _text(f"{message.role}: {message.content or ''}")
     if body.prompt is not None:
-        yield Text(body.prompt)
+        yield _text(body.prompt)
     if parameters := body.model_dump(exclude={"messages", "prompt"}, exclude_defaults=True):
         yield Pretty(parameters)
 
 
 def _answers(result: GenerationResult) -> Iterator[RenderableType]:
-    from rich.text import Text
-
     if result.error:
         yield _heading(f"error  {result.error.code}")
-        yield Text(result.error.message)
+        yield _text(result.error.message)
         return
     several = len(result.choices) > 1
     for number, choice in enumerate(result.choices):
         yield _heading(f"choice {number}  {choice.finish_reason}" if several else "answer")
         if choice.reasoning is not None:
-            yield Text(choice.reasoning, style="dim")
-        yield Text(choice.text)
+            yield _text(choice.reasoning, style="dim")
+        yield _text(choice.text)
 
 
 def _heading(title: str) -> RenderableType:
     from rich.rule import Rule
+
+    return Rule(_text(title), align="left")
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Text as it is: what looks like markup is none, and control characters are shown and not obeyed."""
     from rich.text import Text
 
-    return Rule(Text(title), align="left")
+    return Text(printable(text), style)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, TextIO
 
-from cli.output import counted, duration, emit_json, piped
+from cli.output import counted, duration, emit_json, piped, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ def show_summary(batch: Batch, stats: BatchStats, output: Path | None, stream: T
 
     console = Console(highlight=False)
     for name, value in summary_lines(batch, stats, output):
-        console.print(Text.assemble((f"{name:>14}", "bold"), "  ", value))
+        console.print(Text.assemble((f"{name:>14}", "bold"), "  ", printable(value)))
 
 
 def summary_row(batch: Batch, stats: BatchStats, output: Path | None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What a run says of a request that has finished: a line for people, facts for programs."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -44,6 +45,13 @@ def test_a_limit_that_a_later_choice_met_is_told_with_the_choices_that_were_begu
     assert said(row, capsys)[0] == (
         "✓ mine 9 tokens in 2 of 3 choices, 12.3 tok/s, 1.50 tokens per pass, cut short: time_limit"
     )
+
+
+def test_control_characters_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    row = dataclasses.replace(answered(ONE, text="a\x1b[2Jb"), custom_id="x\x1b[31m")
+    first, second = said(row, capsys)
+    assert first.startswith("✓ x␛[31m 9 tokens")
+    assert second == "a␛[2Jb"
 
 
 def test_an_error_is_told_by_its_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """`show` for people: the question with its parameters, each answer, and how it went."""
 
+import dataclasses
 import re
 from typing import Any
 
@@ -48,6 +49,16 @@ def test_an_error_stands_in_the_place_of_an_answer(capsys: pytest.CaptureFixture
     lines = shown(failed({"prompt": "why"}, "bad", "it cannot be"), capsys)
     assert lines[2:4] == ["error  bad", "it cannot be"]
     assert "answer" not in lines
+
+
+def test_control_characters_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    """An escape sequence would clear the screen or set the window's title."""
+    row = answered({"prompt": "a\x1b[2Jb"}, text="c\x1b]0;d\x07\x9b2Je\r\nf\tg\x7f", further_choices=[])
+    lines = shown(row, capsys)
+    assert lines[1] == "a␛[2Jb"
+    assert lines[3:5] == ["c␛]0;d␇\ufffd2Je", "f       g␡"]
+    custom_id = dataclasses.replace(row, custom_id="x\x1b[31m")
+    assert shown(custom_id, capsys)[0] == "x␛[31m  completed"
 
 
 def test_programs_get_everything() -> None:

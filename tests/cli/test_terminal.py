@@ -121,14 +121,14 @@ def test_text_of_a_model_that_looks_like_markup_is_shown_as_it_is(capsys: pytest
         drafter="d",
         verification="v",
         seen_at=0.0,
-        tail="so [/INST] and [red]",
+        tail="so\x1b[2J [/INST] and [red]",
     )
     bar = Bar()
     bar.start(RequestCounts(queued=1))
     bar._console.width = 200
     bar.tick(worker)
     bar._console.print(bar._progress.get_renderable())
-    assert "“…so [/INST] and [red]" in capsys.readouterr().out
+    assert "“…so␛[2J [/INST] and [red]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", [["config"], ["models"], ["stats"]])
