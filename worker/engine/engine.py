@@ -141,8 +141,8 @@ class Engine:
             self._watch = self._new_watch()
 
     def forget(self) -> None:
-        """Have the next request start from an empty cache and know no earlier answer."""
-        self._session.reset()
+        """Have the next request start from an empty cache and know no earlier prompt or answer."""
+        self._session.forget()
         self._memory.clear()
 
     def close(self) -> None:

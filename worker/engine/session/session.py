@@ -46,8 +46,7 @@ class Session:
         layers = drafter.new_cache()
         self._drafter, self._verifier.taps = drafter, drafter.taps
         if layers or self.drafter_layers:
-            self._tree.clear()
-            self.reset()
+            self.forget()
 
     def begin(self, prompt: Sequence[int], chunk: int, should_stop: Callable[[], bool] = lambda: False) -> int:
         """Bring all of `prompt` but its last token into the cache; returns how many tokens were there already.
@@ -78,8 +77,13 @@ class Session:
             # The buffers have grown. MLX would keep what they were before, on a GPU up to nearly all of its memory.
             mx.clear_cache()
 
+    def forget(self) -> None:
+        """Start from an empty cache, and without the snapshots of earlier prompts."""
+        self._tree.clear()
+        self.reset()
+
     def reset(self) -> None:
-        """Start from an empty cache."""
+        """Start from an empty cache; the snapshots stay."""
         self.tokens = []
         self.cache = self._verifier.new_cache()
         self.drafter_layers = self._drafter.new_cache()

@@ -98,3 +98,13 @@ def test_the_next_turn_finds_all_of_a_text_that_was_written_ahead(engine_for: En
     assert again.usage is not None
     assert again.usage.cached_prompt_tokens == len(ids(turn))
     assert again.token_ids == plain_tokens(model, ids(turn + "!?"), 30)
+
+
+def test_an_engine_that_has_forgotten_prefills_all_of_a_prompt_again(llama: Any, engine_for: EngineFor) -> None:
+    engine = engine_for(llama)
+    for again, forgets in ((0, False), (WHOLE, False), (0, True)):
+        if forgets:
+            engine.forget()
+        result, _ = engine.generate(request(prompt=PROMPTS[0], max_tokens=1))
+        assert result.usage is not None
+        assert result.usage.cached_prompt_tokens == again
