@@ -217,7 +217,7 @@ class Engine:
         on_tokens: OnTokens,
         interruption: Interruption,
     ) -> tuple[GenerationResult, JobStats]:
-        """One choice after the other; after the first, the cache has the prompt already."""
+        """One choice after the other; after the first, the prompt is in the cache, or a snapshot of it is kept."""
         mx.reset_peak_memory()
         window = self.target.context - len(prompt)
         rules = end_rules(request, window, self.target, self.options.default_max_tokens)
