@@ -16,6 +16,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import mlx_lm
+from mlx_lm.utils import dequantize_model
 
 from api.schemas import GenerationRequest
 from bench.examples import example_requests
@@ -39,15 +40,18 @@ HEADINGS = [
 
 
 def weakened(directory: Path, bits: int | None, layers: int | None) -> Any:
-    """The target once more, with its Linears in `bits` bits, or with only `layers` of its layers."""
+    """The target once more, with weights rounded to `bits` bits, or with only `layers` of its layers.
+
+    Rounded weights are kept dense: the guesses are those of a packed model, and here only guesses count.
+    """
     model, _ = mlx_lm.load(str(directory))
-    model.set_dtype(mx.bfloat16)
     if layers:
         kept = len(model.layers)
         step = kept / layers
         model.model.layers = [model.layers[int(number * step)] for number in range(layers)]
     if bits:
         nn.quantize(model, group_size=64, bits=bits)
+        model = dequantize_model(model)
     mx.eval(model.parameters())
     return model
 
