@@ -60,8 +60,7 @@ def show_measurement(one: Measurement, runs: int) -> None:
     """One more measurement: a JSON line, or a line of progress."""
     stats = one.stats
     if piped():
-        facts = dataclasses.asdict(one) | {"event": "measured", "stats": stats.model_dump()}
-        emit_json(facts)
+        emit_json({"event": "measured", **dataclasses.asdict(one), "stats": stats.model_dump()})
         return
     rate = "-" if stats.decode_tps is None else f"{stats.decode_tps:.1f} tok/s"
     typer.echo(f"run {one.run} of {runs}, {one.prompt}, {one.configuration}: {rate}, {one.parity}", err=True)

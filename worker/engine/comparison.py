@@ -78,8 +78,9 @@ def compare(
 class Summary:
     """A configuration over all prompts of a kind.
 
-    runs: decode tokens per second of each run. ratio: median of the runs over that of plain decoding. ttft_ms: median.
-    phases_ms: sums. peak_memory_bytes: the highest. parity: of each prompt, the worst of its runs, with its count.
+    runs: decode tokens per second of each run; decode_tps is their median. ratio: of each run's rate to that of plain
+    decoding beside it, the median. ttft_ms: median. phases_ms: sums. peak_memory_bytes: the highest. parity: of each
+    prompt, the worst of its runs, with its count.
     """
 
     configuration: str
@@ -102,7 +103,7 @@ def summarise(measurements: Sequence[Measurement], kind: str | None = None) -> l
     grouped: dict[str, list[Measurement]] = {one.configuration: [] for one in measurements}
     for one in chosen:
         grouped[one.configuration].append(one)
-    plain = _median(_rates(grouped[PLAIN]))
+    plain = _rates(grouped[PLAIN])
     return [_summary(name, kind or "all", group, plain) for name, group in grouped.items()]
 
 
@@ -130,9 +131,8 @@ def _measured(name: str, engine: Engine, prompt: Prompt, reference: PlainText, r
     )
 
 
-def _summary(name: str, kind: str, group: Sequence[Measurement], plain: float | None) -> Summary:
+def _summary(name: str, kind: str, group: Sequence[Measurement], plain: Mapping[int, float]) -> Summary:
     rates = _rates(group)
-    rate = _median(rates)
     drafted = sum(one.stats.drafted_tokens for one in group)
     passes = sum(one.stats.passes for one in group)
     phases: dict[str, float] = {}
@@ -143,9 +143,9 @@ def _summary(name: str, kind: str, group: Sequence[Measurement], plain: float | 
         configuration=name,
         kind=kind,
         prompts=len({one.prompt for one in group}),
-        runs=rates,
-        decode_tps=rate,
-        ratio=rate / plain if rate and plain else None,
+        runs=list(rates.values()),
+        decode_tps=_median(list(rates.values())),
+        ratio=_median([rate / plain[run] for run, rate in rates.items() if run in plain]),
         acceptance=sum(one.stats.accepted_tokens for one in group) / drafted if drafted else None,
         tokens_per_pass=sum(one.completion_tokens for one in group) / passes if passes else None,
         ttft_ms=_median([one.stats.ttft_ms for one in group if one.stats.ttft_ms is not None]),
@@ -155,13 +155,13 @@ def _summary(name: str, kind: str, group: Sequence[Measurement], plain: float | 
     )
 
 
-def _rates(group: Sequence[Measurement]) -> list[float]:
+def _rates(group: Sequence[Measurement]) -> dict[int, float]:
     """Decode tokens per second of each run."""
-    rates = []
+    rates = {}
     for run in sorted({one.run for one in group}):
         tokens, seconds = map(sum, zip(*(one.decoded for one in group if one.run == run), strict=True))
         if seconds:
-            rates.append(tokens / seconds)
+            rates[run] = tokens / seconds
     return rates
 
 

@@ -130,6 +130,17 @@ def test_rates_are_those_of_the_decode_window_and_their_median_counts() -> None:
     assert fast.ttft_ms == 500.0
 
 
+def test_a_rate_is_compared_with_plain_decoding_in_the_same_run() -> None:
+    """The clock changes from run to run: 10, 5 and 20 tokens a second plain, 11, 6 and 30 otherwise."""
+    found = []
+    for run, plain, fast in ((1, 10, 11), (2, 5, 6), (3, 20, 30)):
+        found.append(measurement(PLAIN, run, decode_ms=10_000 / plain))
+        found.append(measurement("fast", run, decode_ms=10_000 / fast))
+    _, summary = summarise(found)
+    assert summary.decode_tps == pytest.approx(11)
+    assert summary.ratio == pytest.approx(6 / 5)
+
+
 def test_a_run_s_rate_is_that_of_its_prompts_together() -> None:
     found = [
         measurement(PLAIN, 1, prompt="a", tokens=11, decode_ms=1000.0),
