@@ -98,7 +98,9 @@ def main() -> None:
     parser.add_argument("--save", metavar="NAME", help="write bench/results/NAME.json")
     options = parser.parse_args()
 
-    engine = Engine.load(ModelSpec.parse(options.model), EngineOptions(options.data_dir), print)
+    # Each prompt for itself: what a batch's earlier answers are worth is bench.templated's to measure.
+    alone = EngineOptions(options.data_dir, batch_memory=False)
+    engine = Engine.load(ModelSpec.parse(options.model), alone, print)
     curve = engine.profile.curve
     print("c(n) in ms:", dict(zip(curve.nodes, [round(ms, 1) for ms in curve.milliseconds], strict=True)), flush=True)
     kinds: dict[str, Kind] = defaultdict(Kind)

@@ -64,6 +64,16 @@ def test_every_answer_is_bounded_by_its_file_or_by_the_command() -> None:
         assert any(f"examples/{name}" in line and "--max-tokens" in line for line in commands)
 
 
+def test_the_templated_batch_is_one_instruction_over_many_messages() -> None:
+    lines = requests("templated.jsonl")
+    assert kinds("templated.jsonl") == {"label": 100}
+    instructions, messages = zip(*(prompt_of(line).split(" for this message: ") for line in lines), strict=True)
+    assert len(set(instructions)) == 1
+    assert len(set(messages)) == 100
+    assert all(5 < len(message.split()) < 30 for message in messages)
+    assert {(line.body.max_tokens, line.body.temperature) for line in lines} == {(80, 0)}
+
+
 def test_the_table_fills_its_template() -> None:
     rows = requests("reviews.csv", "{product}: {text}")
     assert [row.custom_id for row in rows] == ["r1", "r2", "r3", "r4", "r5", "r6"]
