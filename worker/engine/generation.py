@@ -78,6 +78,7 @@ class Generation:
                 self._run_ahead()
             else:
                 self._verify(tree)
+        self.session.settle(len(prompt) + len(self.completion.tokens))
         return cached
 
     def _finished(self) -> bool:

@@ -178,8 +178,9 @@ def test_running_ahead_ends_with_the_right_cache(llama: Any, engine_for: EngineF
     kept = end_at if ending == "stop token" else end_at + 1
     assert result.token_ids == expected[:kept]
     assert stats.budgets == {1: stats.passes}
-    # The pass under way has put the last token into the cache, also one that ends the text; no pass follows a cap.
-    assert_cache_is_cold(engine, [*PROMPT_IDS, *expected[: end_at if ending == "cap" else end_at + 1]])
+    # Of a cancelled text the pass under way has put the last token into the cache. No pass follows a cap, and a token
+    # that ends the text is dropped again.
+    assert_cache_is_cold(engine, [*PROMPT_IDS, *expected[: end_at + 1 if ending == "cancel" else end_at]])
 
 
 @pytest.mark.parametrize(

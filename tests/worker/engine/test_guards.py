@@ -10,7 +10,7 @@ from scripted_drafters import ScriptedDrafter, chain_of
 from scripted_model import ScriptedModel, continuing
 from tiny_models import VOCABULARY
 from toy_clock import ToyClock
-from toy_requests import PROMPT_IDS, WIDTHS, answer, assert_agrees, assert_holds, held, ids, request
+from toy_requests import PROMPT_IDS, WIDTHS, answer, assert_agrees, held, ids, request
 from toy_tokenizer import toy_tokenizer
 
 PATHS = [
@@ -163,7 +163,7 @@ def test_a_text_that_loops_ends_at_the_same_token_for_every_size_of_a_pass(
     assert result.matched_stop is None
     assert result.text == "".join(pieces) == "abc" * 22
     assert_agrees(result, LOOP[:66])
-    assert_holds(engine, LOOP, at_least=65)
+    assert held(engine) in ([*PROMPT_IDS, *LOOP[:66]], [*PROMPT_IDS, *LOOP[:65]])
     (note,) = result.notes
     assert "max_repetition 0.95 " in note
     assert stats.repetition == pytest.approx(1 - 3 / 61)

@@ -37,13 +37,6 @@ def held(engine: Engine) -> list[int]:
     return tokens
 
 
-def assert_holds(engine: Engine, tokens: Sequence[int], at_least: int) -> None:
-    """The target's cache holds the prompt and the first of `tokens`, `at_least` of them."""
-    text = held(engine)[len(PROMPT_IDS) :]
-    assert held(engine) == [*PROMPT_IDS, *tokens[: len(text)]]
-    assert len(text) >= at_least
-
-
 def assert_agrees(result: GenerationResult, tokens: Sequence[int]) -> None:
     """Ids, usage and logprobs speak of the same tokens."""
     assert result.token_ids == list(tokens)

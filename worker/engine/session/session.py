@@ -82,6 +82,13 @@ class Session:
         self._tree.clear()
         self.reset()
 
+    def settle(self, length: int) -> None:
+        """End a text of `length` tokens: what is held beyond it goes, where a cache can go back.
+
+        Elsewhere it stays, which is right for the tokens that it holds; the next prompt decides.
+        """
+        self._go_back(length)
+
     def reset(self) -> None:
         """Start from an empty cache; the snapshots stay."""
         self.tokens = []
