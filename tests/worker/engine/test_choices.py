@@ -10,7 +10,7 @@ from plain_decoding import plain_tokens
 from scripted_drafters import ScriptedDrafter, chain_of, random_trees
 from scripted_model import ScriptedModel, continuing, one_hot
 from tiny_models import VOCABULARY, tiny_model
-from toy_requests import END, PROMPT, PROMPT_IDS, assert_holds, held, ids, request
+from toy_requests import END, PROMPT, PROMPT_IDS, held, ids, request
 from toy_tokenizer import token_id, toy_tokenizer
 
 from api.schemas import GenerationResult
@@ -132,7 +132,7 @@ def test_every_choice_ends_by_its_own_rules(engine_for: EngineFor) -> None:
         assert choice.token_ids == ids("ab")
         assert choice.logprobs is not None
         assert [entry.token_id for entry in choice.logprobs] == ids("ab")
-    assert_holds(engine, ids("ab!"), at_least=1)
+    assert held(engine) in ([*PROMPT_IDS, *ids("ab")], [*PROMPT_IDS, *ids("a")])
 
 
 def test_reasoning_is_told_apart_and_counted_in_every_choice(engine_for: EngineFor) -> None:
