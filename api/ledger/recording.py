@@ -34,7 +34,8 @@ def record_events(connection: Connection, events: Sequence[RequestEvent]) -> lis
     for event in filter(_storable, events):
         standing = standings.get(event.request_id)
         if standing is None:
-            logger.warning("%s of %s is dropped: no such request in this ledger", event.kind, event.request_id)
+            # Whoever writes to Redis chooses the id: it goes to the log in ASCII, control characters escaped.
+            logger.warning("%s of %a is dropped: no such request in this ledger", event.kind, event.request_id)
         elif heard.isdisjoint(_keys(event)):
             kind, result = _apply(standing, event)
             results += [] if result is None else [result]
@@ -123,7 +124,7 @@ def _final_state(row: Row, result: GenerationResult) -> RequestState:
 def _storable(event: RequestEvent) -> bool:
     if math.isfinite(event.at) and event.attempt in SQLITE_INTEGERS:
         return True
-    logger.error("%s of %s is dropped: at %s, attempt %s", event.kind, event.request_id, event.at, event.attempt)
+    logger.error("%s of %a is dropped: at %s, attempt %s", event.kind, event.request_id, event.at, event.attempt)
     return False
 
 

@@ -261,10 +261,11 @@ def test_events_of_unknown_requests_are_logged_and_dropped(
     ledger: Ledger, enter: Enter, caplog: pytest.LogCaptureFixture
 ) -> None:
     request = f"{enter(1).id}-0"
-    odd = [started("batch_other-0"), finished("batch_other-0"), handed_back("\udc80"), started("")]
+    odd = [started("batch_other-0"), finished("batch_other-0"), handed_back("\udc80\n"), started("")]
     with caplog.at_level(logging.WARNING, "cidermill.ledger"):
         assert ledger.record([*odd, finished(request)]) == [request]
-    assert "finished of batch_other-0 is dropped: no such request in this ledger" in caplog.text
+    assert "finished of 'batch_other-0' is dropped: no such request in this ledger" in caplog.text
+    assert r"handed_back of '\udc80\n' is dropped" in caplog.text
 
 
 def test_a_deleted_batch_is_no_obstacle(ledger: Ledger, enter: Enter) -> None:
