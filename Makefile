@@ -14,8 +14,9 @@ demo: .venv/ready
 	CIDERMILL_DATA_DIR=$(DEMO_DIR)/data $(BIN)/cidermill run examples/demo.jsonl \
 	  --model smollm2@bfloat16 --max-tokens 48 -o $(DEMO_DIR)/out.jsonl
 
+# Two processes: the tests that wait for others run beside those that compute.
 test: .venv/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # The property tests of exactness with many more examples, and other ones each time.
 soak: .venv/ready
