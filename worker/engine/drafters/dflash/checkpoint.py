@@ -11,7 +11,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.utils import infer_quant_config
 
-from api.errors import ModelError
+from worker.engine.drafters.checkpoint import check_tensors, read_tensors
 from worker.engine.drafters.dflash.backbone import Backbone
 from worker.engine.drafters.dflash.config import DFlashConfig
 
@@ -19,7 +19,6 @@ GROUP_SIZE = 64
 # Small, and the drafts suffer most from their rounding.
 _DENSE = ("kernel_projection", "hidden_projection")
 _CODEBOOKS = ("predecessor_codebook", "successor_codebook")
-_LISTED = 8
 
 
 def load_backbone(directory: Path, config: DFlashConfig, bits: int | None = None) -> Backbone:
@@ -28,10 +27,10 @@ def load_backbone(directory: Path, config: DFlashConfig, bits: int | None = None
     bits: quantise its matrices that are stored dense, in groups of 64 inputs; norms and all that DFlash 2 adds stay as
     they are. Raises ModelError that names file and tensor.
     """
-    tensors, files = _read(directory)
+    tensors, files = read_tensors(directory, _own_name)
     backbone = Backbone(config)
     _match_quantisation(backbone, tensors)
-    _check(backbone, tensors, files, directory)
+    check_tensors(backbone, tensors, files, directory)
     backbone.load_weights(list(tensors.items()))
     if bits is not None:
         nn.quantize(backbone, GROUP_SIZE, bits, class_predicate=_is_quantised_at_load)
@@ -39,25 +38,6 @@ def load_backbone(directory: Path, config: DFlashConfig, bits: int | None = None
     for _, parameter in tree_flatten(backbone.parameters()):
         mx.eval(parameter)  # one after the other: never the stored weights beside the quantised ones
     return backbone
-
-
-def _read(directory: Path) -> tuple[dict[str, mx.array], dict[str, Path]]:
-    """The tensors by their name in the network, and the file of each."""
-    tensors: dict[str, mx.array] = {}
-    files: dict[str, Path] = {}
-    for path in sorted(directory.glob("*.safetensors")):
-        try:
-            stored: Any = mx.load(str(path))
-        except (RuntimeError, OSError, ValueError) as error:
-            raise ModelError(f"{path}: not a readable safetensors file: {error}") from error
-        for stored_name, tensor in stored.items():
-            name = _own_name(stored_name)
-            if name in tensors:
-                raise ModelError(f"{path}: tensor {stored_name} is in {files[name]} as well")
-            tensors[name], files[name] = tensor, path
-    if not tensors:
-        raise ModelError(f"{directory}: no tensors there; a drafter's directory has config.json and *.safetensors")
-    return tensors, files
 
 
 def _own_name(stored: str) -> str:
@@ -83,20 +63,3 @@ def _is_quantised_at_load(path: str, module: nn.Module) -> bool:
     return (
         isinstance(module, nn.Linear) and not path.endswith(_DENSE) and int(module.weight.shape[-1]) % GROUP_SIZE == 0
     )
-
-
-def _check(backbone: Backbone, tensors: Mapping[str, mx.array], files: Mapping[str, Path], directory: Path) -> None:
-    expected = {name: tuple(parameter.shape) for name, parameter in tree_flatten(backbone.parameters())}
-    missing, unexpected = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
-    if missing or unexpected:
-        found = [f"{kind} {_listed(names)}" for kind, names in (("no", missing), ("unexpected", unexpected)) if names]
-        raise ModelError(f"{directory}: the tensors are not those that config.json describes: {'; '.join(found)}")
-    for name, shape in expected.items():
-        if tuple(tensors[name].shape) != shape:
-            found_shape = list(tensors[name].shape)
-            raise ModelError(f"{files[name]}: tensor {name} has shape {found_shape}; expected {list(shape)}")
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.engine.drafters.dflash.fields import Fields
 from worker.engine.drafters.dflash.rope import Rope, read_rope
+from worker.engine.drafters.fields import Fields
 from worker.engine.drafters.metadata import read_config
 
 ACTIVATIONS = ("silu", "gelu_pytorch_tanh")

@@ -7,7 +7,7 @@ from typing import Any
 
 from mlx_lm.models.rope_utils import initialize_rope
 
-from worker.engine.drafters.dflash.fields import Fields
+from worker.engine.drafters.fields import Fields
 
 # Fields that mlx-lm's forms know. Others, as yarn's attention_factor, would be passed over in silence.
 _KNOWN = {

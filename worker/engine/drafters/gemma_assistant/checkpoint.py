@@ -8,15 +8,14 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten
 from mlx_lm.utils import infer_quant_config
 
 from api.errors import ModelError
+from worker.engine.drafters.checkpoint import check_tensors, read_tensors
 from worker.engine.drafters.gemma_assistant.config import AssistantConfig
 from worker.engine.drafters.gemma_assistant.network import Assistant
 
 Tensors = Mapping[str, mx.array]
-_LISTED = 8
 
 
 def load_network(directory: Path, config: AssistantConfig, dtype: mx.Dtype) -> Assistant:
@@ -24,31 +23,15 @@ def load_network(directory: Path, config: AssistantConfig, dtype: mx.Dtype) -> A
 
     Raises ModelError that names file and tensor.
     """
-    tensors, files = _read(directory)
+    tensors, files = read_tensors(directory)
     network = Assistant(config)
     _take_packing(network, tensors, files, directory)
-    _check(network, tensors, files, directory)
+    check_tensors(network, tensors, files, directory)
     network.load_weights(list(tensors.items()))
     network.set_dtype(dtype)
     network.eval()
     mx.eval(network.parameters())
     return network
-
-
-def _read(directory: Path) -> tuple[Tensors, Mapping[str, Path]]:
-    """The tensors by name, and the file of each."""
-    tensors: dict[str, mx.array] = {}
-    files: dict[str, Path] = {}
-    for path in sorted(directory.glob("*.safetensors")):
-        try:
-            stored: Any = mx.load(str(path))
-        except (RuntimeError, OSError, ValueError) as error:
-            raise ModelError(f"{path}: not a readable safetensors file: {error}") from error
-        tensors |= stored
-        files |= dict.fromkeys(stored, path)
-    if not tensors:
-        raise ModelError(f"{directory}: no tensors there; an assistant's directory has config.json and *.safetensors")
-    return tensors, files
 
 
 def _take_packing(network: Assistant, tensors: Tensors, files: Mapping[str, Path], directory: Path) -> None:
@@ -69,19 +52,3 @@ def _take_packing(network: Assistant, tensors: Tensors, files: Mapping[str, Path
         nn.quantize(network, class_predicate=packing)
     except ValueError as error:
         raise ModelError(f"{directory}: how its tensors are packed cannot be read: {error}") from error
-
-
-def _check(network: Assistant, tensors: Tensors, files: Mapping[str, Path], directory: Path) -> None:
-    expected = {name: list(parameter.shape) for name, parameter in tree_flatten(network.parameters())}
-    missing, unexpected = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
-    if missing or unexpected:
-        found = [f"{kind} {_listed(names)}" for kind, names in (("no", missing), ("unexpected", unexpected)) if names]
-        raise ModelError(f"{directory}: the tensors are not those that config.json describes: {'; '.join(found)}")
-    for name, shape in expected.items():
-        if list(tensors[name].shape) != shape:
-            raise ModelError(f"{files[name]}: tensor {name} has shape {list(tensors[name].shape)}; expected {shape}")
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more

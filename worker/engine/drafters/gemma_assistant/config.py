@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 from mlx_lm.models.rope_utils import initialize_rope
 
 from worker.engine.drafters import metadata
-from worker.engine.drafters.dflash.fields import Fields
+from worker.engine.drafters.fields import Fields
 
 LayerType = Literal["sliding_attention", "full_attention"]
 LAYER_TYPES: tuple[LayerType, ...] = ("sliding_attention", "full_attention")
