@@ -10,6 +10,7 @@ drawn too, when enough tokens follow it. The text then depends on the draft, and
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from worker.engine.completion import Origin
 from worker.engine.sampling import NoTokenLeft
 from worker.engine.tree import TokenTree
 
@@ -31,6 +32,11 @@ class Walk:
     path: list[int]
     tokens: list[int]
     forced: list[int] = field(default_factory=list)
+
+    @property
+    def origins(self) -> list[Origin]:
+        """Of each of `tokens`."""
+        return [*("forced" if node in self.forced else "accepted" for node in self.path[1:]), "drawn"]
 
 
 def walk(tree: TokenTree, draw: Draw, ends: Ends) -> Walk:

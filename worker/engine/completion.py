@@ -7,11 +7,16 @@ text lies wholly past the cut are dropped: text, ids, logprobs and usage agree.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from api.schemas import FinishReason
 from worker.engine.detokenizer import Decode, Detokenizer
 from worker.engine.interruption import Interrupt
 from worker.engine.repetition import RepetitionLimit
+
+
+Origin = Literal["drawn", "accepted", "forced"]
+"""How a token came about: drawn from the target, drafted and confirmed by the draw, or drafted and taken against it."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +39,12 @@ class EndRules:
 
 @dataclass
 class Completion:
-    """The answer so far. `finish_reason` is None while it goes on."""
+    """The answer so far. `finish_reason` is None while it goes on. `origins`: of each of `tokens`."""
 
     rules: EndRules
     decode: Decode
     tokens: list[int] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
     text: str = ""
     finish_reason: FinishReason | None = None
     matched_stop: str | int | None = None
@@ -50,13 +56,14 @@ class Completion:
         self._ends: list[int] = []
         self._reported = 0
 
-    def push(self, token: int) -> bool:
+    def push(self, token: int, origin: Origin = "drawn") -> bool:
         """Take the next token; True when the text has ended with it."""
         assert self.finish_reason is None
         if self.rules.ends(token):
             self._finish("stop", token if token in self.rules.stop_tokens else None)
             return True
         self.tokens.append(token)
+        self.origins.append(origin)
         self._append(self._detokenizer.push(token))
         repeats = self._repetition is not None and self._repetition.exceeded_by(token)
         if not self.finished and repeats:
@@ -95,7 +102,7 @@ class Completion:
     def _cut(self, position: int) -> None:
         self.text = self.text[:position]
         kept = next((number for number, end in enumerate([0, *self._ends]) if end >= position), len(self.tokens))
-        del self.tokens[kept:], self._ends[kept:]
+        del self.tokens[kept:], self.origins[kept:], self._ends[kept:]
 
     def _finish(self, reason: FinishReason, matched: int | None) -> None:
         self.finish_reason, self.matched_stop = reason, matched

@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from api.acceptance import AcceptanceRule
 from worker.engine.acceptance import Walk, relaxed_walk, walk
-from worker.engine.completion import Completion
+from worker.engine.completion import Completion, Origin
 from worker.engine.drafters.batch_memory import Outputs
 from worker.engine.drafters.guide import Guide
 from worker.engine.drafters.protocol import DraftContext, Drafter, DraftLimits
@@ -128,8 +128,8 @@ class Generation:
             self.verifier.commit(tree, accepted.path, self.session.cache)
             committed = [tree.tokens[node] for node in accepted.path]
             self.session.extend(committed, None if hidden is None else hidden[mx.array(accepted.path)])
-        self.tally.count_pass(tree, accepted=len(accepted.path) - 1, forced=len(accepted.forced))
-        self._advance(accepted.tokens)
+        self.tally.count_pass(tree, accepted=len(accepted.path) - 1)
+        self._advance(accepted.tokens, accepted.origins)
 
     def _walk(self, tree: TokenTree, draws: Draws) -> Walk:
         """The walk by the request's rule. Without a temperature there is no other token than the draw to take."""
@@ -195,9 +195,9 @@ class Generation:
         with self.tally.stopwatch.phase("commit"):
             self.session.extend([self._pending], queued.hidden)
         self.tally.count_pass(TokenTree(self._pending), accepted=0)
-        self._advance([token])
+        self._advance([token], ["drawn"])
 
-    def _advance(self, tokens: Sequence[int]) -> None:
+    def _advance(self, tokens: Sequence[int], origins: Sequence[Origin]) -> None:
         """Take the tokens of a pass, in order, and tell everyone who follows the text."""
         self.tally.first_token()
         with self.tally.stopwatch.phase("draft"):
@@ -205,8 +205,8 @@ class Generation:
             self.drafter.commit(tokens)
         self._pending = tokens[-1]
         self._reasoning.push(tokens)
-        for token in tokens:
-            if self.completion.push(token):
+        for token, origin in zip(tokens, origins, strict=True):
+            if self.completion.push(token, origin):
                 break
         self._on_tokens(self.completion.new_text(), len(self.completion.tokens))
 

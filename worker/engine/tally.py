@@ -14,9 +14,10 @@ from worker.engine.tree import TokenTree
 
 @dataclass
 class Tally:
-    """Counts of one request, over its completions. `accepted` and `drafted` leave the root out: it is no guess.
+    """Counts of one request, over its completions. acceptance: the rule of the request.
 
-    acceptance: the rule of the request. forced: tokens accepted against the target's draw.
+    drafted: nodes that were verified, without the roots, which are no guesses. What was accepted is counted in the
+    texts, so nothing counts that a stop has cut off.
     """
 
     acceptance: AcceptanceRule = field(default_factory=AcceptanceRule)
@@ -25,8 +26,6 @@ class Tally:
     ttft_ms: float | None = None
     passes: int = 0
     drafted: int = 0
-    accepted: int = 0
-    forced: int = 0
     collapsed_at: int | None = None
     budgets: dict[int, int] = field(default_factory=dict)
     window: AcceptanceWindow = field(default_factory=AcceptanceWindow)
@@ -35,12 +34,20 @@ class Tally:
     def completion_tokens(self) -> int:
         return sum(len(completion.tokens) for completion in self.completions)
 
-    def count_pass(self, tree: TokenTree, accepted: int, forced: int = 0) -> None:
-        """Count a pass, before its tokens join the completion."""
+    @property
+    def forced(self) -> int:
+        """Tokens accepted against the target's draw."""
+        return sum(completion.origins.count("forced") for completion in self.completions)
+
+    @property
+    def accepted(self) -> int:
+        """Drafted tokens in the texts, the forced ones too."""
+        return self.forced + sum(completion.origins.count("accepted") for completion in self.completions)
+
+    def count_pass(self, tree: TokenTree, accepted: int) -> None:
+        """Count a pass, before its tokens join the completion. accepted: nodes, without the root."""
         self.passes += 1
         self.drafted += len(tree) - 1
-        self.accepted += accepted
-        self.forced += forced
         self.budgets[len(tree)] = self.budgets.get(len(tree), 0) + 1
         self.window.count(len(tree) - 1, accepted)
         if self.collapsed_at is None and self.window.collapsed:

@@ -119,6 +119,24 @@ def test_a_stop_string_cuts_at_its_earliest_match_whatever_the_round(
     assert held(engine) in (expected, expected[:-1])
 
 
+@pytest.mark.parametrize("stop", ["de", "hi", "yz"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_what_a_stop_string_cuts_off_was_not_accepted(engine_for: EngineFor, width: int, stop: str) -> None:
+    text = "abcdefghijklmnopqrstuvwxyz"
+    engine = engine_for(
+        ScriptedModel(continuing(PROMPT_IDS, ids(text), VOCABULARY)),
+        drafter=ScriptedDrafter(chain_of(ids(text), width)),
+    )
+    result, stats = engine.generate(request(max_tokens=26, stop=[stop]))
+    assert result.text == text.partition(stop)[0]
+    # Each pass emits `width` drafted tokens and one more.
+    kept = range(1, 1 + len(result.text))
+    assert stats.accepted_tokens == sum(place % (width + 1) != 0 for place in kept)
+    assert stats.passes == -(-(text.index(stop) + 2) // (width + 1))
+    assert stats.acceptance == stats.accepted_tokens / stats.drafted_tokens
+    assert stats.tokens_per_pass == len(kept) / stats.passes
+
+
 # However a text ends, the cache ends at the last committed token.
 @pytest.mark.parametrize("exit_by", ["stop string", "stop token", "end token", "cap", "cancel", "exception"])
 @pytest.mark.parametrize("width", [0, 3])
