@@ -100,7 +100,7 @@ def main() -> None:
 
     # Each prompt for itself: what a batch's earlier answers are worth is bench.templated's to measure.
     alone = EngineOptions(options.data_dir, batch_memory=False)
-    engine = Engine.load(ModelSpec.parse(options.model), alone, print)
+    engine = Engine.load(ModelSpec.parse(options.model), alone, print, fresh=True)
     curve = engine.profile.curve
     print("c(n) in ms:", dict(zip(curve.nodes, [round(ms, 1) for ms in curve.milliseconds], strict=True)), flush=True)
     kinds: dict[str, Kind] = defaultdict(Kind)

@@ -89,7 +89,7 @@ def main() -> None:
     options = parser.parse_args()
 
     told = EngineOptions(options.data_dir, drafter="suffix")
-    remembering = Engine.load(ModelSpec.parse(options.model), told, print)
+    remembering = Engine.load(ModelSpec.parse(options.model), told, print, fresh=True)
     engines = {
         PLAIN: remembering.with_options(replace(told, drafter="none")),
         "suffix": remembering.with_options(replace(told, batch_memory=False)),
