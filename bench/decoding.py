@@ -1,70 +1,31 @@
 """How fast? The engine against mlx-lm's plain decoding, prompt by prompt in one run.
 
-Decode rate: completion tokens after the first / (wall - time to first token). Both decode the same prompt one after the
-other, in alternating order, so a drifting clock reaches both; a ratio counts only beside the parity of their texts.
+Decode rate: completion tokens after the first / (wall - time to first token). Both decode the same prompt one after
+the other, in alternating order, so a drifting clock reaches both; a prompt's ratio is the median over the rounds, and
+counts only beside the parity of the texts. `copy` is a kind of task; `copied` are the prompts, of whatever kind, whose
+plain text is, to at least COPIED of its tokens, made of runs of COPIED_RUN tokens or more that stand in the prompt.
 """
 
 import argparse
 import statistics
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from api.schemas import GenerationRequest, JobStats
 from bench.examples import FILES, example_requests
-from bench.reference import PlainText, plain_decoding
+from bench.reference import plain_decoding
 from bench.report import save, table
 from worker.engine.engine import Engine, EngineOptions
 from worker.engine.models import ModelSpec
 from worker.engine.prompt import prompt_tokens
 
-
-@dataclass
-class Kind:
-    """Measurements of one kind of prompt."""
-
-    ratios: list[float] = field(default_factory=list)
-    engine_tps: list[float] = field(default_factory=list)
-    plain_tps: list[float] = field(default_factory=list)
-    stats: list[JobStats] = field(default_factory=list)
-    tokens: int = 0
-    prompts: int = 0
-    identical: int = 0
-
-    def add(self, plain: PlainText, tokens: list[int], stats: JobStats) -> None:
-        self.prompts += 1
-        self.identical += tokens == plain.tokens
-        self.tokens += len(tokens)
-        self.stats.append(stats)
-        if stats.decode_tps and plain.decode_tps == plain.decode_tps:
-            self.engine_tps.append(stats.decode_tps)
-            self.plain_tps.append(plain.decode_tps)
-            self.ratios.append(stats.decode_tps / plain.decode_tps)
-
-    def row(self) -> list[object]:
-        drafted = sum(s.drafted_tokens for s in self.stats)
-        passes = sum(s.passes for s in self.stats)
-        budgets: Counter[int] = Counter()
-        for s in self.stats:
-            budgets.update(s.budgets)
-        shown = " ".join(f"{nodes}:{count}" for nodes, count in sorted(budgets.items()))
-        return [
-            self.prompts,
-            f"{self.identical}/{self.prompts}",
-            statistics.median(self.plain_tps),
-            statistics.median(self.engine_tps),
-            statistics.geometric_mean(self.ratios),
-            min(self.ratios),
-            max(self.ratios),
-            sum(s.accepted_tokens for s in self.stats) / drafted if drafted else 0.0,
-            self.tokens / passes,
-            shown,
-        ]
-
+COPIED, COPIED_RUN = 0.8, 6
 
 HEADINGS = [
-    "kind",
     "prompts",
+    "number",
     "same text",
     "plain tok/s",
     "engine tok/s",
@@ -77,15 +38,73 @@ HEADINGS = [
 ]
 
 
-def measure(engine: Engine, request: GenerationRequest, engine_first: bool) -> tuple[PlainText, list[int], JobStats]:
-    prompt = prompt_tokens(request, engine.target.tokenizer)
-    assert request.max_tokens
-    if engine_first:
-        result, stats = engine.generate(request)
-        return plain_decoding(engine.target, prompt, request.max_tokens), result.token_ids, stats
-    plain = plain_decoding(engine.target, prompt, request.max_tokens)
-    result, stats = engine.generate(request)
-    return plain, result.token_ids, stats
+@dataclass
+class Prompt:
+    """A prompt, and what every round measured. Rates are in tokens per second; empty for a text of one token."""
+
+    kind: str
+    request: GenerationRequest
+    tokens: list[int]
+    plain_tps: list[float] = field(default_factory=list)
+    engine_tps: list[float] = field(default_factory=list)
+    stats: list[JobStats] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    identical: bool = True
+    copied: float = 0.0
+
+    def measure(self, engine: Engine, engine_first: bool) -> None:
+        assert self.request.max_tokens
+        if engine_first:
+            result, stats = engine.generate(self.request)
+            plain = plain_decoding(engine.target, self.tokens, self.request.max_tokens)
+        else:
+            plain = plain_decoding(engine.target, self.tokens, self.request.max_tokens)
+            result, stats = engine.generate(self.request)
+        self.identical &= plain.tokens == result.token_ids
+        self.copied = copied_share(plain.tokens, self.tokens)
+        self.stats.append(stats)
+        self.lengths.append(len(result.token_ids))
+        if len(plain.tokens) > 1 and stats.decode_tps:
+            self.plain_tps.append(plain.decode_tps)
+            self.engine_tps.append(stats.decode_tps)
+
+    @property
+    def ratio(self) -> float | None:
+        ratios = [ours / theirs for ours, theirs in zip(self.engine_tps, self.plain_tps, strict=True)]
+        return statistics.median(ratios) if ratios else None
+
+
+def copied_share(text: Sequence[int], prompt: Sequence[int]) -> float:
+    """Share of the tokens of `text` that are in a run of COPIED_RUN tokens which `prompt` has too."""
+    there = {tuple(prompt[i : i + COPIED_RUN]) for i in range(len(prompt) - COPIED_RUN + 1)}
+    covered: set[int] = set()
+    for start in range(len(text) - COPIED_RUN + 1):
+        if tuple(text[start : start + COPIED_RUN]) in there:
+            covered |= set(range(start, start + COPIED_RUN))
+    return len(covered) / len(text) if text else 0.0
+
+
+def row(name: str, prompts: Sequence[Prompt]) -> list[object]:
+    """Of each prompt's ratios the median; of those the geometric mean, the smallest and the largest."""
+    stats = [one for prompt in prompts for one in prompt.stats]
+    drafted = sum(one.drafted_tokens for one in stats)
+    budgets: Counter[int] = Counter()
+    for one in stats:
+        budgets.update(one.budgets)
+    ratios = [prompt.ratio for prompt in prompts if prompt.ratio]
+    return [
+        name,
+        len(prompts),
+        f"{sum(prompt.identical for prompt in prompts)}/{len(prompts)}",
+        statistics.median(rate for prompt in prompts for rate in prompt.plain_tps),
+        statistics.median(rate for prompt in prompts for rate in prompt.engine_tps),
+        statistics.geometric_mean(ratios),
+        min(ratios),
+        max(ratios),
+        sum(one.accepted_tokens for one in stats) / drafted if drafted else 0.0,
+        sum(length for prompt in prompts for length in prompt.lengths) / sum(one.passes for one in stats),
+        " ".join(f"{nodes}:{count}" for nodes, count in sorted(budgets.items())),
+    ]
 
 
 def main() -> None:
@@ -103,18 +122,32 @@ def main() -> None:
     engine = Engine.load(ModelSpec.parse(options.model), alone, print, fresh=True)
     curve = engine.profile.curve
     print("c(n) in ms:", dict(zip(curve.nodes, [round(ms, 1) for ms in curve.milliseconds], strict=True)), flush=True)
-    kinds: dict[str, Kind] = defaultdict(Kind)
-    prompts = example_requests(tuple(options.files), temperature=0.0, max_tokens=options.max_tokens)
+    prompts = [
+        Prompt(kind, request, prompt_tokens(request, engine.target.tokenizer))
+        for kind, request in example_requests(tuple(options.files), temperature=0.0, max_tokens=options.max_tokens)
+    ]
     for number in range(options.rounds):
-        for place, (kind, request) in enumerate(prompts):
-            plain, tokens, stats = measure(engine, request, engine_first=(place + number) % 2 == 0)
-            kinds[kind].add(plain, tokens, stats)
-            ratio = (stats.decode_tps or 0) / plain.decode_tps
-            print(f"{kind} {request.request_id}: x{ratio:.2f}, {len(tokens)} tokens", flush=True)
-    rows = [[kind, *measured.row()] for kind, measured in kinds.items()]
+        for place, prompt in enumerate(prompts):
+            prompt.measure(engine, engine_first=(place + number) % 2 == 0)
+            spent = f"x{prompt.engine_tps[-1] / prompt.plain_tps[-1]:.2f}" if prompt.engine_tps else "-"
+            print(f"{prompt.kind} {prompt.request.request_id}: {spent}, {prompt.lengths[-1]} tokens", flush=True)
+    kinds = sorted({prompt.kind for prompt in prompts})
+    rows = [row(kind, [prompt for prompt in prompts if prompt.kind == kind]) for kind in kinds]
+    if copied := [prompt for prompt in prompts if prompt.copied >= COPIED]:
+        rows.append(row("copied", copied))
     print(table(HEADINGS, rows))
     if options.save:
-        print(save(options.save, {"headings": HEADINGS, "rows": rows, "curve": [curve.nodes, curve.milliseconds]}))
+        each = [
+            [prompt.kind, prompt.request.request_id, prompt.lengths[-1], prompt.copied, prompt.ratio]
+            for prompt in prompts
+        ]
+        content = {
+            "headings": HEADINGS,
+            "rows": rows,
+            "curve": [curve.nodes, curve.milliseconds],
+            "each": {"headings": ["kind", "prompt", "tokens", "copied", "ratio"], "rows": each},
+        }
+        print(save(options.save, content))
 
 
 if __name__ == "__main__":
