@@ -28,16 +28,17 @@ from worker.engine.learned import Learned
 from worker.engine.loading import Target, load_target
 from worker.engine.logprobs import LogprobRecord
 from worker.engine.machine import chip, keep_weights_resident
-from worker.engine.memory import prefix_cache_bytes
+from worker.engine.memory import MemoryLimit, ModelMemory, prefix_cache_bytes
 from worker.engine.models import ModelSpec
 from worker.engine.notes import notes_of
-from worker.engine.profile import KERNELS, PassTimer, Profile, Profiles, pair_key
+from worker.engine.profile import PassTimer, Profile, Profiles, pair_key
 from worker.engine.prompt import PromptError, prompt_tokens
 from worker.engine.recipe import resolve, sampling_of, with_profile
 from worker.engine.sampling import NoTokenLeft, Sampling
 from worker.engine.session import PrefixTree, Session
 from worker.engine.speculation import Speculation
 from worker.engine.tally import Tally
+from worker.engine.verdicts import KERNELS
 from worker.engine.verify.verifier import Verifier
 
 
@@ -48,9 +49,9 @@ class EngineOptions:
     drafter: see `drafters.choice`. noise_guided: whether drafters rank with the draw's own noise. adopt: whether to
     speculate "always", as far as it pays, or only with a drafter that was "measured" to be worth it (see `adoption`).
     default_max_tokens: cap of requests that name none. fixed_nodes: verify this many nodes whatever they cost.
-    memory_limit_gb: GB (2^30 bytes) that the model may take; None = what the device gives it. prefix_cache_bytes: for
-    snapshots of prompts; 0 keeps none, None = a quarter of what the weights leave of the memory limit. batch_memory:
-    whether drafters see the earlier answers of a batch.
+    memory_limit_gb: GB (2^30 bytes) that model and drafters may take; None = what the device gives them.
+    prefix_cache_bytes: for snapshots of prompts; 0 keeps none, None = a quarter of what the weights leave of the memory
+    limit. batch_memory: whether drafters see the earlier answers of a batch.
     """
 
     data_dir: Path
@@ -118,7 +119,8 @@ class Engine:
         """
         notify(f"loading {spec}")
         keep_weights_resident()
-        target = load_target(spec, options.data_dir / "models", memory_limit_gb=options.memory_limit_gb, notify=notify)
+        memory = ModelMemory(MemoryLimit.of(options.memory_limit_gb))
+        target = load_target(spec, options.data_dir / "models", memory=memory, notify=notify)
         profiles = _profiles(target, options, notify)
         return cls(target, profiles.measure() if fresh else profiles.find(), options, notify)
 
@@ -155,7 +157,7 @@ class Engine:
 
     def _load_drafter(self) -> Drafter:
         options = self.options
-        loader = DrafterLoader(self.target, options.data_dir / "models", options.memory_limit_gb, self._notify)
+        loader = DrafterLoader(self.target, options.data_dir, options.memory_limit_gb, self._notify)
         return loader.load(options.drafter)
 
     def _adopts(self) -> bool:

@@ -18,7 +18,7 @@ from api.schemas import ResolvedValue
 from worker.engine.drafters.metadata import refuse_helper
 from worker.engine.gguf import CONVERSION, convert
 from worker.engine.hub import downloaded
-from worker.engine.memory import MemoryLimit, weight_bytes
+from worker.engine.memory import MemoryLimit, ModelMemory
 from worker.engine.model_recipe import model_recipe
 from worker.engine.models import DEMO_MODEL, ModelSpec
 
@@ -49,25 +49,23 @@ def load_target(
     spec: ModelSpec,
     models_dir: Path,
     *,
-    memory_limit_gb: float | None = None,
+    memory: ModelMemory | None = None,
     notify: Callable[[str], None] = lambda _: None,
 ) -> Target:
     """Load `spec`; a GGUF file is converted into `models_dir` the first time.
 
-    memory_limit_gb: GB (2^30 bytes) that it may take, in place of what the device gives. notify: told what the user
-    should know of the model. Raises ModelError with the reason and the way out, before any weight is read if the model
-    does not fit.
+    memory: where it has to fit in; None = what the device gives. notify: told what the user should know of the model.
+    Raises ModelError with the reason and the way out, before any weight is read if the model does not fit.
     """
-    limit = MemoryLimit.of(memory_limit_gb)
-    directory = resolve(spec, models_dir, limit, notify)
+    memory = memory or ModelMemory(MemoryLimit.of(None))
+    directory = resolve(spec, models_dir, memory, notify)
     refuse_helper(directory, str(spec))
     recipe = model_recipe(directory, notify)
     try:
         model, tokenizer, config = mlx_lm.load(str(directory), lazy=True, return_config=True)
         if spec.dtype and not _converted(spec):
             model = _dense(model, config, getattr(mx, spec.dtype))
-        limit.check(str(spec), weight_bytes(model))
-        _read_weights(model)
+        memory.reader(str(spec))(model)
     except CidermillError:
         raise
     except Exception as error:
@@ -88,17 +86,20 @@ def load_target(
 
 
 def resolve(
-    spec: ModelSpec, models_dir: Path, limit: MemoryLimit | None = None, notify: Callable[[str], None] = lambda _: None
+    spec: ModelSpec,
+    models_dir: Path,
+    memory: ModelMemory | None = None,
+    notify: Callable[[str], None] = lambda _: None,
 ) -> Path:
     """The directory that mlx-lm opens: converted from GGUF or downloaded if need be. Raises ModelError, StorageError.
 
-    limit: what a conversion may take; None = what the device gives.
+    memory: where a conversion has to fit in; None = what the device gives.
     """
     source = spec.source
     if isinstance(source, str):
         return downloaded(source, notify)
     if source.suffix == ".gguf":
-        return _converted_directory(spec, source, models_dir, limit or MemoryLimit.of(None))
+        return _converted_directory(spec, source, models_dir, memory or ModelMemory(MemoryLimit.of(None)))
     return source
 
 
@@ -106,13 +107,13 @@ def _converted(spec: ModelSpec) -> bool:
     return spec.name == DEMO_MODEL or spec.name.endswith(".gguf")
 
 
-def _converted_directory(spec: ModelSpec, gguf: Path, models_dir: Path, limit: MemoryLimit) -> Path:
+def _converted_directory(spec: ModelSpec, gguf: Path, models_dir: Path, memory: ModelMemory) -> Path:
     size = gguf.stat().st_size
     version = hashlib.sha256(f"{CONVERSION}:{gguf.name}:{size}".encode()).hexdigest()[:8]
     name = DEMO_MODEL if spec.name == DEMO_MODEL else gguf.stem
     directory = models_dir / f"{name}-{spec.dtype or f'packed-{mx.default_device().type.name}'}-{version}"
     if not (directory / "config.json").is_file():
-        limit.check(str(spec), size)  # the conversion holds all of it
+        memory.check(str(spec), size)  # the conversion holds all of it
         convert(gguf, directory, spec.dtype)
     return directory
 
@@ -122,12 +123,6 @@ def _dense(model: Any, config: dict[str, Any], dtype: mx.Dtype) -> Any:
         model = dequantize_model(model)
     model.set_dtype(dtype)
     return model
-
-
-def _read_weights(model: Any) -> None:
-    """One tensor after the other, so that a conversion never holds the stored weights beside the converted ones."""
-    for _, parameter in tree_flatten(model.parameters()):
-        mx.eval(parameter)
 
 
 def _float_type(model: Any) -> mx.Dtype:

@@ -1,8 +1,9 @@
-"""What memory there is for a model and its caches.
+"""What memory there is for a target, its drafters and their caches.
 
-Whether a model fits is told before its weights are read: a machine that swaps answers nothing.
+Whether they fit is told before weights are read: a machine that swaps answers nothing.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ _SETTING = "memory_limit_gb allows it"
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """What a model may take. source: who says so, as the start of a sentence that the amount ends."""
+    """What models may take. source: who says so, as the start of a sentence that the amount ends."""
 
     size: int
     source: str
@@ -39,16 +40,65 @@ class MemoryLimit:
             return cls(memory_bytes(), "this device gives it")
         return cls(int(setting_gb * GIGABYTE), _SETTING)
 
-    def check(self, model: str, weights: int) -> None:
-        """Raises ModelError when `weights` bytes of weights, and the room beside them, are more than the limit."""
-        needed = needed_bytes(weights)
-        if needed > self.size:
-            raise ModelError(
-                f"model {model} needs about {_gb(needed)} of memory ({_gb(weights)} of weights, the rest for caches "
-                f"and activations), and {self.source} {_gb(self.size)}; take a smaller quantization or a larger "
-                f"machine, or {'raise' if self.source == _SETTING else 'set'} memory_limit_gb if there is more "
-                "memory than that"
-            )
+
+class DoesNotFitError(ModelError):
+    """A model, or it and its drafters, would take more memory than there is."""
+
+
+ReadWeights = Callable[[Any], None]
+"""Reads the weights of a model, which need not have been read yet."""
+
+
+def read_weights(model: Any) -> None:
+    """One tensor after the other, so that a conversion never holds the stored weights beside the converted ones.
+
+    Nobody else may hold on to the stored ones.
+    """
+    for _, parameter in tree_flatten(model.parameters()):
+        mx.eval(parameter)
+
+
+class ModelMemory:
+    """The memory that a target and its drafters share. The first model that is counted is the target."""
+
+    def __init__(self, limit: MemoryLimit) -> None:
+        self._limit = limit
+        self._names: list[str] = []
+        self._weights = 0
+
+    def count(self, name: str, model: Any) -> None:
+        """Count the weights of `model`. Raises DoesNotFitError."""
+        weights = weight_bytes(model)
+        self.check(name, weights)
+        self._names.append(name)
+        self._weights += weights
+
+    def reader(self, name: str) -> ReadWeights:
+        """What counts the weights of a model and, when they fit beside all others, reads them.
+
+        It raises DoesNotFitError before it reads any.
+        """
+
+        def read(model: Any) -> None:
+            self.count(name, model)
+            read_weights(model)
+
+        return read
+
+    def check(self, name: str, weights: int) -> None:
+        """Raises DoesNotFitError when `weights` bytes more, and the room beside all, are more than the limit."""
+        limit, whole = self._limit, self._weights + weights
+        needed = needed_bytes(whole)
+        if needed <= limit.size:
+            return
+        model, *drafters = dict.fromkeys([*self._names, name])
+        beside = f" with {' and '.join(f'drafter {drafter}' for drafter in drafters)}" if drafters else ""
+        raise DoesNotFitError(
+            f"model {model}{beside} needs about {_gb(needed)} of memory ({_gb(whole)} of weights, the rest for caches "
+            f"and activations), and {limit.source} {_gb(limit.size)}; take "
+            f"{'a smaller drafter or none, ' if drafters else ''}a smaller quantization or a larger machine, or "
+            f"{'raise' if limit.source == _SETTING else 'set'} memory_limit_gb if there is more memory than that"
+        )
 
 
 def needed_bytes(weights: int) -> int:

@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 
 import mlx.core as mx
@@ -16,15 +15,14 @@ from worker.engine.budget import CostCurve
 from worker.engine.cost_measurement import measure_cost_curve
 from worker.engine.loading import Target
 from worker.engine.machine import chip, power_mode
-from worker.engine.packing import packing
 from worker.engine.sampling import log_softmax
 from worker.engine.tree import TokenTree
+from worker.engine.verdicts import KERNELS, verdict_key
 from worker.engine.verify.copies import copied_all
-from worker.engine.verify.selfcheck import VERSION, decide_mode, random_chain, random_tree
+from worker.engine.verify.selfcheck import decide_mode, random_chain, random_tree
 from worker.engine.verify.verifier import Mode, Verifier, evaluate
 
 PREFIX_TOKENS = 64
-KERNELS = "stock"
 
 
 @dataclass(frozen=True)
@@ -85,18 +83,7 @@ class Profiles:
 
 def profile_key(target: Target, max_nodes: int) -> dict[str, str | int]:
     """All that the curve depends on."""
-    return {
-        "chip": chip(),
-        "kernels": KERNELS,
-        "mlx": version("mlx"),
-        "mlx_lm": version("mlx-lm"),
-        "verification": VERSION,
-        "power": power_mode(),
-        "model": str(target.spec),
-        "identity": target.identity,
-        "quantization": packing(target.model, target.dtype),
-        "max_nodes": max_nodes,
-    }
+    return {**verdict_key(target), "power": power_mode(), "max_nodes": max_nodes}
 
 
 def pair_key(target: Target, drafter: str) -> dict[str, str | int]:

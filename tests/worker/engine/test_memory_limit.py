@@ -6,12 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import pytest
 
 from api.errors import ExitCode, ModelError
 from worker.engine import loading
 from worker.engine.loading import load_target
-from worker.engine.memory import GIGABYTE, MemoryLimit, needed_bytes, prefix_cache_bytes, weight_bytes
+from worker.engine.memory import (
+    GIGABYTE,
+    DoesNotFitError,
+    MemoryLimit,
+    ModelMemory,
+    needed_bytes,
+    prefix_cache_bytes,
+    read_weights,
+    weight_bytes,
+)
 from worker.engine.models import ModelSpec, demo_gguf
 
 WIDTHS = {"F32": 4, "BF16": 2, "F16": 2, "U32": 4}
@@ -59,7 +69,7 @@ def packed_bits(directory: Path, module: str) -> int:
 
 def refusal(spec: ModelSpec, models_dir: Path, limit_gb: float | None) -> str:
     with pytest.raises(ModelError) as caught:
-        load_target(spec, models_dir, memory_limit_gb=limit_gb)
+        load_target(spec, models_dir, memory=ModelMemory(MemoryLimit.of(limit_gb)))
     assert caught.value.exit_code == ExitCode.MODEL_UNUSABLE
     return str(caught.value)
 
@@ -70,20 +80,65 @@ def test_the_room_beside_the_weights_is_a_tenth_and_a_quarter_gigabyte() -> None
 
 
 def test_a_model_that_just_fits_passes_and_a_byte_more_does_not() -> None:
-    limit = MemoryLimit(needed_bytes(1000), "the test gives it")
-    limit.check("m", 1000)
+    memory = ModelMemory(MemoryLimit(needed_bytes(1000), "the test gives it"))
+    memory.check("m", 1000)
     with pytest.raises(ModelError):
-        limit.check("m", 1020)
+        memory.check("m", 1020)
 
 
 def test_the_sentence_has_the_need_the_limit_and_the_way_out() -> None:
     with pytest.raises(ModelError) as caught:
-        MemoryLimit(8 * GIGABYTE, "this device gives it").check("org/model", 10 * GIGABYTE)
+        ModelMemory(MemoryLimit(8 * GIGABYTE, "this device gives it")).check("org/model", 10 * GIGABYTE)
     assert str(caught.value) == (
         "model org/model needs about 11.25 GB of memory (10.00 GB of weights, the rest for caches and activations), "
         "and this device gives it 8.00 GB; take a smaller quantization or a larger machine, or set memory_limit_gb if "
         "there is more memory than that"
     )
+
+
+def model_of(size: int) -> nn.Module:
+    """Of `size` bytes, which do not exist before they are read."""
+    model = nn.Module()
+    model.weight = mx.zeros((size // 4,)) + 1
+    return model
+
+
+def test_a_drafter_is_counted_beside_the_target() -> None:
+    memory = ModelMemory(MemoryLimit(needed_bytes(12 * MEGABYTE), "this device gives it"))
+    memory.reader("org/model")(model_of(8 * MEGABYTE))
+    memory.reader("org/small")(model_of(4 * MEGABYTE))
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    with pytest.raises(DoesNotFitError) as caught:
+        memory.reader("org/head")(model_of(4 * MEGABYTE))
+    assert mx.get_peak_memory() - before < MEGABYTE
+    assert str(caught.value) == (
+        "model org/model with drafter org/small and drafter org/head needs about 0.27 GB of memory (0.02 GB of "
+        "weights, the rest for caches and activations), and this device gives it 0.26 GB; take a smaller drafter or "
+        "none, a smaller quantization or a larger machine, or set memory_limit_gb if there is more memory than that"
+    )
+
+
+def test_what_was_refused_is_not_counted() -> None:
+    memory = ModelMemory(MemoryLimit(needed_bytes(12 * MEGABYTE), "this device gives it"))
+    memory.count("org/model", model_of(8 * MEGABYTE))
+    with pytest.raises(DoesNotFitError):
+        memory.count("org/large", model_of(8 * MEGABYTE))
+    memory.count("org/small", model_of(4 * MEGABYTE))
+
+
+def test_weights_are_read_one_after_the_other() -> None:
+    """Converted ones, as here, stand beside one of the stored ones at most."""
+    model = nn.Module()
+    stored = [mx.full((MEGABYTE,), float(number)) for number in range(8)]
+    model.parts = [part.astype(mx.float16) for part in stored]
+    stored.clear()
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    read_weights(model)
+    # Eight of two megabytes, and one of four.
+    assert mx.get_peak_memory() - before < 21 * MEGABYTE
+    assert mx.get_active_memory() - before == pytest.approx(16 * MEGABYTE, abs=MEGABYTE // 8)
 
 
 def test_the_setting_takes_the_place_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +160,8 @@ def test_the_weights_of_a_packed_model_are_counted_as_they_will_be(smollm2_direc
     message = refusal(spec, smollm2_directory.parent, (needed - MEGABYTE) / GIGABYTE)
     assert f"model {spec} needs about {needed / GIGABYTE:.2f} GB" in message
     assert f"({expected / GIGABYTE:.2f} GB of weights" in message
-    target = load_target(spec, smollm2_directory.parent, memory_limit_gb=(needed + MEGABYTE) / GIGABYTE)
+    memory = ModelMemory(MemoryLimit.of((needed + MEGABYTE) / GIGABYTE))
+    target = load_target(spec, smollm2_directory.parent, memory=memory)
     assert weight_bytes(target.model) == expected
     assert expected <= (smollm2_directory / "model.safetensors").stat().st_size or dtype
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from api.errors import ModelError
@@ -22,6 +23,7 @@ from worker.engine.drafters.mtp import MtpDrafter, find_mtp, load_mtp
 from worker.engine.drafters.protocol import Drafter, NoDrafter
 from worker.engine.drafters.suffix import SuffixDrafter
 from worker.engine.loading import Target, resolve
+from worker.engine.memory import DoesNotFitError, MemoryLimit, ModelMemory, ReadWeights
 from worker.engine.models import ModelSpec
 
 AUTO, NONE, SUFFIX, MTP = "auto", "none", "suffix", "mtp"
@@ -29,10 +31,10 @@ AUTO, NONE, SUFFIX, MTP = "auto", "none", "suffix", "mtp"
 
 @dataclass(frozen=True)
 class DrafterLoader:
-    """Loads drafters for `target`. models_dir, memory_limit_gb, notify: as for the target itself."""
+    """Loads drafters for `target`. data_dir, memory_limit_gb, notify: as for the target itself."""
 
     target: Target
-    models_dir: Path
+    data_dir: Path
     memory_limit_gb: float | None = None
     notify: Callable[[str], None] = lambda _: None
 
@@ -41,7 +43,7 @@ class DrafterLoader:
         if choice == NONE:
             return NoDrafter()
         if choice == AUTO:
-            head = self._own_head()
+            head = self._own_head_if_it_fits()
             return MixtureDrafter([SuffixDrafter(), head]) if head else SuffixDrafter()
         parts = choice.split("+")
         if len(set(parts)) < len(parts) or {"", AUTO, NONE} & set(parts):
@@ -64,31 +66,46 @@ class DrafterLoader:
                 )
             return head
         spec = ModelSpec.parse(part)
-        directory = resolve(spec, self.models_dir, notify=self.notify)
+        directory = resolve(spec, self.data_dir / "models", self._memory, self.notify)
         return self._checkpoint(spec, directory, helper_kind(read_config(directory)))
 
     def _checkpoint(self, spec: ModelSpec, directory: Path, kind: HelperKind | None) -> Drafter:
+        read = self._memory.reader(str(spec))
         if kind == "dflash":
-            return load_dflash(directory, self.target.model)
+            return load_dflash(directory, self.target.model, read=read)
         if kind == "gemma_assistant":
-            return load_gemma_assistant(directory, self.target.model)
+            return load_gemma_assistant(directory, self.target.model, read=read)
         if kind == "mtp":
-            head = self._head(directory)
+            head = self._head(directory, read)
             if head is None:
                 raise ModelError(f"drafter {spec}: {directory} holds no tensors of a multi-token prediction head")
             return head
-        return load_draft_model(
-            spec, self.target, self.models_dir, memory_limit_gb=self.memory_limit_gb, notify=self.notify
-        )
+        return load_draft_model(spec, self.target, self.data_dir, memory=self._memory, notify=self.notify)
+
+    @cached_property
+    def _memory(self) -> ModelMemory:
+        """What the target leaves, and each part after it."""
+        memory = ModelMemory(MemoryLimit.of(self.memory_limit_gb))
+        memory.count(str(self.target.spec), self.target.model)
+        return memory
+
+    def _own_head_if_it_fits(self) -> MtpDrafter | None:
+        try:
+            return self._own_head()
+        except DoesNotFitError as error:
+            self.notify(f"drafting without the model's own multi-token prediction head: {error}")
+            return None
 
     def _own_head(self) -> MtpDrafter | None:
         """The head that comes with the target's checkpoint."""
-        return self._head(self.target.directory) if (self.target.directory / "config.json").is_file() else None
+        if not (self.target.directory / "config.json").is_file():
+            return None
+        return self._head(self.target.directory, self._memory.reader(MTP))
 
-    def _head(self, directory: Path) -> MtpDrafter | None:
+    def _head(self, directory: Path, read: ReadWeights) -> MtpDrafter | None:
         source = find_mtp(directory)
         if source is None:
             return None
-        head = load_mtp(source, self.target.model)
+        head = load_mtp(source, self.target.model, read)
         vocabulary = min(self.target.vocabulary, len(self.target.tokenizer))
         return MtpDrafter(head, self.target.model, hidden=source.hidden, vocabulary=vocabulary)

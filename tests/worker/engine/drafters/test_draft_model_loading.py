@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -14,10 +15,12 @@ from transformers import PreTrainedTokenizerFast
 
 from api.errors import ExitCode, ModelError
 from bench.families import configuration, tiny_model
+from worker.engine import verdicts
 from worker.engine.drafters.draft_model import load_draft_model
 from worker.engine.drafters.draft_model.vocabulary import check_same_vocabulary, known_ids
 from worker.engine.drafters.protocol import DraftContext, DraftLimits
 from worker.engine.loading import Target, load_target
+from worker.engine.memory import MemoryLimit, ModelMemory
 from worker.engine.models import ModelSpec
 from worker.engine.tree import TokenTree
 
@@ -156,10 +159,32 @@ def test_a_draft_model_that_cannot_be_verified_by_trees_drafts_chains(target: Ta
     assert [line.partition(":")[0] for line in told] == [f"draft model {directory} drafts chains, not trees"]
 
 
-def test_two_models_that_do_not_fit_together_are_refused(target: Target, tmp_path: Path) -> None:
+def test_two_models_that_do_not_fit_together_are_refused_before_the_second_is_read(
+    target: Target, tmp_path: Path
+) -> None:
     directory = write_model(tmp_path / "draft", seed=4)
     weights = sum(array.nbytes for _, array in tree_flatten(target.model.parameters()))
     # Room for either of them, and not for both.
-    limit = (256 * 2**20 + 1.5 * weights) / 2**30
-    text = message(lambda: load_draft_model(ModelSpec(str(directory)), target, tmp_path, memory_limit_gb=limit))
-    assert text.startswith(f"model {target.spec} with draft model {directory} needs about ")
+    memory = ModelMemory(MemoryLimit(int(256 * 2**20 + 1.5 * weights), "the test gives it"))
+    memory.count(str(target.spec), target.model)
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    text = message(lambda: load_draft_model(ModelSpec(str(directory)), target, tmp_path, memory=memory))
+    assert mx.get_peak_memory() - before < weights / 4
+    assert text.startswith(f"model {target.spec} with drafter {directory} needs about ")
+
+
+def test_how_a_draft_model_is_run_is_checked_once(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = write_model(tmp_path / "draft", "deepseek_v41", seed=4)
+    told: list[str] = []
+    load_draft_model(ModelSpec(str(directory)), target, tmp_path, notify=told.append)
+    (file,) = (tmp_path / "verdicts").iterdir()
+    assert json.loads(file.read_text())["mode"] == "chain"
+    monkeypatch.setattr(verdicts, "decide_mode", lambda *_: pytest.fail("it was checked again"))
+    again = load_draft_model(ModelSpec(str(directory)), target, tmp_path, notify=told.append)
+    assert again._verifier.mode == "chain"
+    # Chains are slower, so a user is told at every start, with the reason.
+    assert told[0] == told[1]
+    assert "tree verification" in told[0]

@@ -8,12 +8,12 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten
 from mlx_lm.utils import infer_quant_config
 
 from worker.engine.drafters.checkpoint import check_tensors, read_tensors
 from worker.engine.drafters.dflash.backbone import Backbone
 from worker.engine.drafters.dflash.config import DFlashConfig
+from worker.engine.memory import ReadWeights, read_weights
 
 GROUP_SIZE = 64
 # Small, and the drafts suffer most from their rounding.
@@ -21,11 +21,13 @@ _DENSE = ("kernel_projection", "hidden_projection")
 _CODEBOOKS = ("predecessor_codebook", "successor_codebook")
 
 
-def load_backbone(directory: Path, config: DFlashConfig, bits: int | None = None) -> Backbone:
+def load_backbone(
+    directory: Path, config: DFlashConfig, bits: int | None = None, read: ReadWeights = read_weights
+) -> Backbone:
     """The network of the checkpoint in `directory`.
 
     bits: quantise its matrices that are stored dense, in groups of 64 inputs; norms and all that DFlash 2 adds stay as
-    they are. Raises ModelError that names file and tensor.
+    they are. read: reads the weights. Raises ModelError that names file and tensor.
     """
     tensors, files = read_tensors(directory, _own_name)
     backbone = Backbone(config)
@@ -35,8 +37,8 @@ def load_backbone(directory: Path, config: DFlashConfig, bits: int | None = None
     if bits is not None:
         nn.quantize(backbone, GROUP_SIZE, bits, class_predicate=_is_quantised_at_load)
     backbone.eval()
-    for _, parameter in tree_flatten(backbone.parameters()):
-        mx.eval(parameter)  # one after the other: never the stored weights beside the quantised ones
+    tensors.clear()  # so that each stored one goes when it has been quantised
+    read(backbone)
     return backbone
 
 

@@ -20,12 +20,18 @@ from worker.engine.drafters.dflash.slots import IndependentSlots, Lattice
 from worker.engine.drafters.guide import Guide
 from worker.engine.drafters.next_tokens import NextTokens
 from worker.engine.drafters.protocol import DraftContext, DraftLimits
+from worker.engine.memory import ReadWeights, read_weights
 from worker.engine.tree import TokenTree
 from worker.engine.verify.taps import Taps, head_and_inner
 
 
-def load_dflash(directory: Path, target: Any, settings: DFlashSettings | None = None) -> DFlashDrafter:
-    """The drafter in `directory`, for a target as mlx-lm loads it. Raises ModelError, also when the two do not pair."""
+def load_dflash(
+    directory: Path, target: Any, settings: DFlashSettings | None = None, read: ReadWeights = read_weights
+) -> DFlashDrafter:
+    """The drafter in `directory`, for a target as mlx-lm loads it. read: reads its weights.
+
+    Raises ModelError, also when the two do not pair.
+    """
     settings = settings or DFlashSettings()
     try:
         blocks = len(head_and_inner(target)[1].layers)
@@ -33,7 +39,7 @@ def load_dflash(directory: Path, target: Any, settings: DFlashSettings | None = 
         raise ModelError(f"{directory}: no block drafter can serve this target: {error}") from error
     config = read_dflash_config(directory, blocks)
     _check_pair(directory / "config.json", config, target)
-    return DFlashDrafter(load_backbone(directory, config, settings.bits), target, settings)
+    return DFlashDrafter(load_backbone(directory, config, settings.bits, read), target, settings, read)
 
 
 def _check_pair(path: Path, config: DFlashConfig, target: Any) -> None:
@@ -56,12 +62,14 @@ def _check_pair(path: Path, config: DFlashConfig, target: Any) -> None:
 class DFlashDrafter:
     """Guesses of one network for one target. All of its state is in the layers that it is given."""
 
-    def __init__(self, backbone: Backbone, target: Any, settings: DFlashSettings) -> None:
+    def __init__(
+        self, backbone: Backbone, target: Any, settings: DFlashSettings, read: ReadWeights = read_weights
+    ) -> None:
         self._backbone, self._settings = backbone, settings
         config = backbone.config
         self.name = "dflash2" if config.second else "dflash"
         self.taps = Taps(target, blocks=config.target_layer_ids)
-        self._head = DraftHead(target, self.taps, config, settings)
+        self._head = DraftHead(target, self.taps, config, settings, read)
         scale = settings.embedding_scale
         self._scale = (_embedding_scale(target) if scale is None else scale) * config.input_embedding_scale
         self._slots = (settings.block_size or config.block_size) - 1

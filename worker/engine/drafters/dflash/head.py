@@ -18,6 +18,7 @@ import numpy as np
 from api.errors import ModelError
 from worker.engine.drafters.dflash.config import DFlashConfig
 from worker.engine.drafters.dflash.settings import DFlashSettings
+from worker.engine.memory import ReadWeights, read_weights
 from worker.engine.sampling import Tokens
 from worker.engine.verify.taps import Taps, head_and_inner
 
@@ -34,7 +35,10 @@ Projection = Callable[[mx.array], mx.array]
 class DraftHead:
     """ids: what the columns of its logits stand for, ascending; None = column i is token i."""
 
-    def __init__(self, target: Any, taps: Taps, config: DFlashConfig, settings: DFlashSettings) -> None:
+    def __init__(
+        self, target: Any, taps: Taps, config: DFlashConfig, settings: DFlashSettings, read: ReadWeights = read_weights
+    ) -> None:
+        """read: makes the rows of a draft vocabulary, a copy of the target's."""
         self._config = config
         self._dtype = taps.embed(mx.array([0])).dtype
         self._project: Projection = taps.head
@@ -46,7 +50,9 @@ class DraftHead:
             self._project, self._restate = _projection(bare), True
             if settings.vocabulary is not None:
                 self.ids = _draft_vocabulary(settings.vocabulary, settings.addressable, int(bare.weight.shape[0]))
-                self._project, self._columns = _projection(_gathered(bare, self.ids)), len(self.ids)
+                rows = _gathered(bare, self.ids)
+                read(rows)
+                self._project, self._columns = _projection(rows), len(self.ids)
 
     def __call__(self, hidden: mx.array) -> mx.array:
         """Logits [n, columns], float32, of normed hidden states [n, hidden]."""
@@ -90,7 +96,6 @@ def _gathered(head: Any, ids: Tokens) -> Any:
     for name, value in head.items():
         if isinstance(value, mx.array):
             twin[name] = value[padded]
-    mx.eval(twin.parameters())
     return twin
 
 

@@ -14,12 +14,15 @@ from api.errors import ModelError
 from worker.engine.drafters.checkpoint import check_tensors, read_tensors
 from worker.engine.drafters.gemma_assistant.config import AssistantConfig
 from worker.engine.drafters.gemma_assistant.network import Assistant
+from worker.engine.memory import ReadWeights, read_weights
 
 Tensors = Mapping[str, mx.array]
 
 
-def load_network(directory: Path, config: AssistantConfig, dtype: mx.Dtype) -> Assistant:
-    """The network of the checkpoint in `directory`, in the type `dtype`.
+def load_network(
+    directory: Path, config: AssistantConfig, dtype: mx.Dtype, read: ReadWeights = read_weights
+) -> Assistant:
+    """The network of the checkpoint in `directory`, in the type `dtype`. read: reads its weights.
 
     Raises ModelError that names file and tensor.
     """
@@ -30,7 +33,8 @@ def load_network(directory: Path, config: AssistantConfig, dtype: mx.Dtype) -> A
     network.load_weights(list(tensors.items()))
     network.set_dtype(dtype)
     network.eval()
-    mx.eval(network.parameters())
+    tensors.clear()  # so that each stored one goes when it has been converted
+    read(network)
     return network
 
 

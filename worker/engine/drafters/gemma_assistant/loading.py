@@ -10,12 +10,13 @@ from worker.engine.drafters.gemma_assistant.checkpoint import load_network
 from worker.engine.drafters.gemma_assistant.config import AssistantConfig, read_config
 from worker.engine.drafters.gemma_assistant.drafter import AssistantSettings, GemmaAssistantDrafter
 from worker.engine.drafters.gemma_assistant.lender import Lender
+from worker.engine.memory import ReadWeights, read_weights
 
 
 def load_gemma_assistant(
-    directory: Path, target: Any, settings: AssistantSettings | None = None
+    directory: Path, target: Any, settings: AssistantSettings | None = None, read: ReadWeights = read_weights
 ) -> GemmaAssistantDrafter:
-    """The assistant in `directory`, for a target as mlx-lm loads it.
+    """The assistant in `directory`, for a target as mlx-lm loads it. read: reads its weights.
 
     Raises ModelError that names file and field or tensor, also when the two do not pair.
     """
@@ -25,7 +26,7 @@ def load_gemma_assistant(
         raise ModelError(f"{directory}: no Gemma-4 assistant can serve this target: {error}") from error
     config = read_config(directory)
     _check_pair(directory / "config.json", config, lender)
-    network = load_network(directory, config, lender.dtype)
+    network = load_network(directory, config, lender.dtype, read)
     return GemmaAssistantDrafter(network, config, lender, settings or AssistantSettings())
 
 

@@ -15,20 +15,21 @@ from worker.engine.drafters.mtp.experts import missing_experts, stacked
 from worker.engine.drafters.mtp.head import MtpHead, new_head
 from worker.engine.drafters.mtp.manifest import Quantization
 from worker.engine.drafters.mtp.norms import is_norm, with_multiplier_norms
-from worker.engine.drafters.mtp.source import MtpSource, read
+from worker.engine.drafters.mtp.source import MtpSource, tensors_of
+from worker.engine.memory import ReadWeights, read_weights
 from worker.engine.verify.taps import head_and_inner
 
 Tensors = Mapping[str, mx.array]
 
 
-def load_mtp(source: MtpSource, model: Any) -> MtpHead:
-    """The head of `source` for the target `model`, in the type that the target computes in.
+def load_mtp(source: MtpSource, model: Any, read: ReadWeights = read_weights) -> MtpHead:
+    """The head of `source` for the target `model`, in the type that the target computes in. read: reads its weights.
 
     Raises ModelError when tensors lack or are too many, when a shape is not the target's, and when the norms follow no
     convention.
     """
     _refuse(source, "lacks", missing_experts(source.tensors))
-    tensors = stacked(_read(source))
+    tensors = stacked(_stored(source))
     head = new_head(model, experts=_experts(tensors))
     _take_packing(head, tensors, source)
     _check(head, tensors, source)
@@ -38,12 +39,13 @@ def load_mtp(source: MtpSource, model: Any) -> MtpHead:
         _quantize(head, model, source.quantization)
     head.set_dtype(_embedded_type(model))
     head.eval()
-    mx.eval(head.parameters())
+    tensors.clear()  # so that each stored one goes when it has been converted
+    read(head)
     return head
 
 
-def _read(source: MtpSource) -> dict[str, mx.array]:
-    files = {file: read(file) for file in source.files}
+def _stored(source: MtpSource) -> dict[str, mx.array]:
+    files = {file: tensors_of(file) for file in source.files}
     return {name: files[stored.file][stored.name] for name, stored in source.tensors.items()}
 
 

@@ -89,13 +89,13 @@ def _places(directory: Path, config: Mapping[str, Any]) -> Iterable[list[Path]]:
 
 def _head_tensors(files: list[Path]) -> dict[str, Stored]:
     """The head's tensors in `files`; none when they hold no head of this kind."""
-    stored = [Stored(file, name) for file in files for name in read(file)]
+    stored = [Stored(file, name) for file in files for name in tensors_of(file)]
     prefixed = {match[1]: tensor for tensor in stored if (match := _PREFIXED.fullmatch(tensor.name))}
     found = prefixed or {tensor.name: tensor for tensor in stored}
     return found if any(name.split(".")[0] in _PARTS for name in found) else {}
 
 
-def read(file: Path) -> dict[str, mx.array]:
+def tensors_of(file: Path) -> dict[str, mx.array]:
     """The tensors of a safetensors file; their data is read when it is used. Raises ModelError."""
     try:
         tensors = mx.load(str(file))
