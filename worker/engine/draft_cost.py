@@ -8,7 +8,11 @@ REMEMBERED = 33
 
 
 class DraftCost:
-    """Running medians of the milliseconds that a draft took, by the nodes it had: a hiccup of the host moves none."""
+    """Running medians of the milliseconds that a draft took, by the nodes it had: a hiccup of the host moves none.
+
+    What counts is all that a round with a draft takes longer than one without: that the drafter absorbs the tokens of
+    the round before, which is a pass of a draft model, and that it guesses.
+    """
 
     def __init__(self, remembered: Mapping[int, Sequence[float]] | None = None) -> None:
         """remembered: `samples` of an earlier process."""

@@ -95,19 +95,17 @@ class Generation:
     def _draft(self, *, beside_pass: bool = False) -> TokenTree:
         """The tree to verify next. beside_pass: the pass that will emit its first token is under way."""
         watch = self.tally.stopwatch
-        before = watch.spent_ms("draft")
         draft = TokenTree(self._pending)
         limits = DraftLimits(self.speculation.max_nodes, self._remaining - 1)
         shape = self.verifier.shape_after(len(self.session.tokens), limits.nodes)
         drafts = limits.nodes > 1 and limits.depth > 0 and shape != "plain" and self.speculation.drafts()
+        if not drafts:
+            return self.speculation.pass_over(draft)
+        before = watch.spent_ms("draft")
         with watch.phase("draft"):
-            if drafts:
-                self.drafter.draft(draft, limits, self._draft_context())
+            self.session.catch_up()
+            self.drafter.draft(draft, limits, self._draft_context())
         with watch.phase("draft"):
-            if not drafts:
-                # Else what the drafter absorbs would wait, as a graph that grows, for the next draft.
-                mx.async_eval([vars(layer) for layer in self.session.drafter_layers])  # type: ignore[no-untyped-call]
-                return self.speculation.pass_over(draft)
             spent = watch.spent_ms("draft") - before
             return self.speculation.choose(draft, spent, as_chain=shape == "chain", beside_pass=beside_pass)
 

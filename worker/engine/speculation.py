@@ -32,12 +32,14 @@ class Speculation:
         self.cost = cost or DraftCost()
         self.gate = DraftGate()
         self._draft: TokenTree | None = None
+        self._passed_over = False
 
     @property
     def max_nodes(self) -> int:
         return self.budget.max_nodes
 
     def start_request(self) -> None:
+        self._passed_over = False
         self.calibration.start_request()
         self.gate.start_request()
 
@@ -50,12 +52,13 @@ class Speculation:
     ) -> TokenTree:
         """The part of a draft that is worth a pass; the root alone when none is.
 
-        draft_ms: how long drafting took. beside_pass: while a pass was under way. as_chain: only chains can be
-        verified. The whole draft is kept: what follows teaches about its every guess.
+        draft_ms: how long drafting took, absorbing included. beside_pass: while a pass was under way. as_chain: only
+        chains can be verified. The whole draft is kept: what follows teaches about its every guess.
         """
         self._draft = draft
         self.calibration.appraise(draft)
         cost = self._charged(len(draft), draft_ms, beside_pass)
+        self._passed_over = False
         chosen = self.budget.choose(draft.likeliest_chain() if as_chain else draft, cost)
         if not self.budget.fixed_nodes:
             self.gate.record(sum(chosen.values), self.budget.plain_passes(len(chosen), cost))
@@ -64,7 +67,7 @@ class Speculation:
     def pass_over(self, root: TokenTree) -> TokenTree:
         """A round without a draft: plain decoding."""
         assert len(root) == 1
-        self._draft = root
+        self._draft, self._passed_over = root, True
         return root
 
     def learn(self, emitted: Sequence[int]) -> None:
@@ -73,7 +76,11 @@ class Speculation:
         self.calibration.learn(self._draft, emitted)
 
     def _charged(self, nodes: int, draft_ms: float, beside_pass: bool) -> float:
-        """Milliseconds that the round waits for its draft. Beside a pass they cannot be told from its own."""
-        if not beside_pass:
-            return self.cost.learn(nodes, draft_ms)
-        return self.cost.typical(nodes) if self._on_device else 0.0
+        """Milliseconds that the round waits for its draft. Beside a pass they cannot be told from its own.
+
+        The first draft after rounds without one takes longer, as the drafter has to absorb all of their tokens. That
+        says nothing of drafting round after round: it teaches nothing, and what other drafts take is charged.
+        """
+        if beside_pass:
+            return self.cost.typical(nodes) if self._on_device else 0.0
+        return self.cost.typical(nodes) if self._passed_over else self.cost.learn(nodes, draft_ms)

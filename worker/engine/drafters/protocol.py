@@ -63,10 +63,11 @@ class Drafter(Protocol):
         """
 
     def absorb(self, tokens: Sequence[int], hidden: mx.array | None, layers: list[Any]) -> None:
-        """`tokens` [n] have entered the target's cache: bring `layers` up to them.
+        """Bring `layers` up to `tokens` [n], which have entered the target's cache since they last were.
 
-        hidden: their rows of `taps`, [n, width]. Comes for every chunk of a prompt and after every pass, before
-        `commit`.
+        hidden: the rows of `taps`, [n, width]. Comes for every chunk of a prompt, and then not before the layers are
+        needed: for a draft, or a snapshot. So these may be the tokens of many rounds, after their `commit`; at most the
+        first of the rounds had a draft.
         """
 
     def draft(self, tree: TokenTree, limits: DraftLimits, context: DraftContext) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import mlx.core as mx
 
 from worker.engine.drafters.protocol import Drafter, NoDrafter
+from worker.engine.session.backlog import Backlog
 from worker.engine.session.layers import can_go_back
 from worker.engine.session.prefix_tree import PrefixTree
 from worker.engine.shared_prefix import shared_prefix
@@ -21,12 +22,15 @@ from worker.engine.verify.verifier import Cache, Verifier, evaluate
 MIN_SAVED_TOKENS = 32
 # Row buffers grow in steps of so many tokens (mlx-lm's KVCache.step).
 GROWTH = 256
+# So many tokens may wait for the drafter: their hidden rows take memory.
+MAX_WAITING = 256
 
 
 class Session:
     """One live cache and the tokens in it, over a tree of snapshots.
 
-    cache: the target's layers. drafter_layers: those of the drafter that is served, with the same tokens.
+    cache: the target's layers. drafter_layers: those of the drafter that is served. They hold the same tokens, but for
+    the last ones, which wait until somebody needs the drafter: see `catch_up`.
     """
 
     def __init__(self, verifier: Verifier, tree: PrefixTree, reusable: int | None = None) -> None:
@@ -38,6 +42,7 @@ class Session:
         self.tokens: list[int] = []
         self.cache: Cache = verifier.new_cache()
         self.drafter_layers: Cache = []
+        self._backlog = Backlog()
 
     def serve(self, drafter: Drafter) -> None:
         """Keep the layers of `drafter` beside the target's from now on; what was cached without them is let go."""
@@ -45,6 +50,7 @@ class Session:
             return
         layers = drafter.new_cache()
         self._drafter, self._verifier.taps = drafter, drafter.taps
+        self._backlog = Backlog()
         if layers or self.drafter_layers:
             self.forget()
 
@@ -65,17 +71,26 @@ class Session:
             if not self._prefill(prompt[:stop], chunk, should_stop):
                 break
             if stop <= limit and self._is_worth_keeping(self.tokens):
+                self.catch_up()
                 self._tree.insert(self.tokens, self._layers)
         return cached
 
     def extend(self, tokens: Sequence[int], hidden: mx.array | None = None) -> None:
-        """Note tokens that a pass has committed, and let the drafter follow. hidden: their rows of its taps."""
-        self._drafter.absorb(tokens, hidden, self.drafter_layers)
+        """Note tokens that a pass has committed. hidden: their rows of the drafter's taps."""
         steps = len(self.tokens) // GROWTH
         self.tokens.extend(tokens)
+        self._backlog.note(tokens, hidden)
+        if len(self._backlog) > MAX_WAITING:
+            self.catch_up()
         if len(self.tokens) // GROWTH > steps:
             # The buffers have grown. MLX would keep what they were before, on a GPU up to nearly all of its memory.
             mx.clear_cache()
+
+    def catch_up(self) -> None:
+        """Let the drafter absorb all that was committed since it last did, in one call. It has to before it drafts."""
+        tokens, hidden = self._backlog.take()
+        if tokens:
+            self._drafter.absorb(tokens, hidden, self.drafter_layers)
 
     def forget(self) -> None:
         """Start from an empty cache, and without the snapshots of earlier prompts."""
@@ -88,12 +103,16 @@ class Session:
         Elsewhere it stays, which is right for the tokens that it holds; the next prompt decides.
         """
         self._go_back(length)
+        # Tokens alone may wait for the next prompt, which most often drops them: that saves a draft model's pass.
+        if self._backlog.has_rows:
+            self.catch_up()
 
     def reset(self) -> None:
         """Start from an empty cache; the snapshots stay."""
         self.tokens = []
         self.cache = self._verifier.new_cache()
         self.drafter_layers = self._drafter.new_cache()
+        self._backlog = Backlog()
 
     @property
     def _layers(self) -> Cache:
@@ -120,13 +139,18 @@ class Session:
         return stored
 
     def _go_back(self, length: int) -> bool:
+        """Drop what is held beyond `length` tokens, and of what waits as well; whether that was possible."""
         surplus = len(self.tokens) - length
         if surplus <= 0:
             return True
-        if not can_go_back(self._layers):
+        absorbed = max(surplus - len(self._backlog), 0)
+        if not can_go_back(self.cache) or (absorbed and not can_go_back(self.drafter_layers)):
             return False
-        for layer in self._layers:
+        for layer in self.cache:
             layer.trim(surplus)
+        for layer in self.drafter_layers if absorbed else ():
+            layer.trim(absorbed)
+        self._backlog.cut(len(self._backlog) - (surplus - absorbed))
         del self.tokens[length:]
         return True
 
@@ -138,6 +162,7 @@ class Session:
             piece = prompt[len(self.tokens) : len(self.tokens) + chunk]
             self._verifier.prefill(piece, self.cache)
             self.extend(piece, self._verifier.hidden)
+            self.catch_up()  # at once: a prompt has many hidden rows
             evaluate(self.drafter_layers)
             mx.clear_cache()
         return True

@@ -46,13 +46,23 @@ class Rig:
         self.drafter.prefill(tokens)
         return cached
 
+    @property
+    def layers(self) -> list[Any]:
+        """Those of the drafter, up to date."""
+        self.session.catch_up()
+        return self.session.drafter_layers
+
     def draft(self, limits: DraftLimits) -> TokenTree:
         tree = TokenTree(self.tokens[-1])
         position = len(self.session.tokens)
         assert position == len(self.tokens) - 1
         guide = Guide(self.sampling, position)
-        self.drafter.draft(tree, limits, DraftContext(position, self.session.drafter_layers, self.session.cache, guide))
+        self.drafter.draft(tree, limits, DraftContext(position, self.layers, self.session.cache, guide))
         return tree
+
+    def pass_over(self, token: int) -> None:
+        """A round without a draft, which emits `token`."""
+        self.accept(TokenTree(self.tokens[-1]), 0, token)
 
     def accept(self, tree: TokenTree, node: int, token: int) -> None:
         """A pass over `tree` that accepts the path to `node`, and after it emits `token`."""

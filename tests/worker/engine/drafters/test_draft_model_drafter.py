@@ -134,7 +134,7 @@ def test_a_draft_leaves_the_layers_as_they_were(family: str, mode: Mode) -> None
     rig = Rig(case_of(model_of(family), mode))
     rig.prompt(text(rng, 15))
     for limits in (LIMITS, DraftLimits(2, 1), DraftLimits(30, 2)):
-        layers, before = list(rig.session.drafter_layers), content_of(rig.session.drafter_layers)
+        layers, before = list(rig.layers), content_of(rig.layers)
         first = rig.draft(limits)
         assert all(now is then for now, then in zip(rig.session.drafter_layers, layers, strict=True))
         for now, then in zip(content_of(rig.session.drafter_layers), before, strict=True):
@@ -155,11 +155,13 @@ def test_what_a_draft_ran_is_not_run_again(family: str) -> None:
         node = rng.choice([node for node in range(len(tree)) if tree.children(node)])
         drafter.ran = 0
         rig.accept(tree, node, 5)
+        rig.session.catch_up()
         assert drafter.ran == 0, "the draft went on from this node, so its pass had it"
     tree = rig.draft(LIMITS)
     leaf = tree.depths.index(tree.max_depth)
     drafter.ran = 0
     rig.accept(tree, leaf, 5)
+    rig.session.catch_up()
     assert drafter.ran == 1, "no pass had the last token of the deepest path"
 
 

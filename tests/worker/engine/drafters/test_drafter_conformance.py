@@ -71,7 +71,7 @@ def test_drafting_leaves_the_layers_as_they_were(case: DrafterCase) -> None:
     rig = Rig(case)
     rig.prompt(repetitive(rng, case.vocabulary, 24))
     for limits in (LIMITS, DraftLimits(2, 1), DraftLimits(32, 16), LIMITS):
-        before = content_of(rig.session.drafter_layers)
+        before = content_of(rig.layers)
         tree = rig.draft(limits)
         for now, then in zip(content_of(rig.session.drafter_layers), before, strict=True):
             np.testing.assert_array_equal(now, then)

@@ -134,7 +134,7 @@ def test_a_pass_that_is_queued_already_changes_no_draft(tmp_path: Path) -> None:
             rig.accept(pending, 0, 9)
         ahead = copied_all(rig.session.cache)
         rig.verifier.step(mx.array([rig.tokens[-1]]), ahead)
-        context = DraftContext(len(rig.tokens) - 1, rig.session.drafter_layers, ahead)
+        context = DraftContext(len(rig.tokens) - 1, rig.layers, ahead)
         tree = TokenTree(rig.tokens[-1])
         rig.drafter.draft(tree, LIMITS, context)
         pair.assert_drafts(rig, tree)
@@ -162,7 +162,7 @@ def test_one_state_is_kept_per_committed_token(tmp_path: Path) -> None:
     rig = Rig(pair.case)
     rig.prompt(text(random.Random(5), 12), chunk=4)
     rig.accept(rig.draft(LIMITS), 1, 5)
-    [states] = rig.session.drafter_layers
+    [states] = rig.layers
     assert states.offset == len(rig.tokens) - 1 == 13
     inner = target("gemma4_text").model
     hidden = np.array(inner(mx.array([rig.tokens[:-1]]))[0])

@@ -107,7 +107,7 @@ def test_the_layers_hold_true_pairs_and_the_targets_states() -> None:
         tree = rig.draft(LIMITS)
         deepest = tree.depths.index(tree.max_depth)
         rig.accept(tree, deepest, 11)
-    rows, states = rig.session.drafter_layers
+    rows, states = rig.layers
     committed = rig.tokens[:-1]
     assert rows.offset == states.offset == len(committed)
     _, hidden = states_of(target("qwen3_5"), committed, "normed")
