@@ -55,7 +55,8 @@ class Settings(BaseSettings):
     model: str = Field("smollm2", description="model of new batches and of workers: NAME[@DTYPE]")
     drafter: str = Field(
         "auto",
-        description="who guesses the next tokens: auto, none, or suffix, mtp and drafters' checkpoints joined by +",
+        description="who guesses the next tokens: auto, none, or suffix, mtp and drafters' checkpoints joined by +, "
+        "each with options, as in mtp:depth=4",
     )
     adopt: Literal["always", "measured"] = Field(
         "always",
@@ -69,7 +70,9 @@ class Settings(BaseSettings):
         None, description="acceptance rule where a request names none: lossless, or ratio:theta=0.3; unset: lossless"
     )
     memory_limit_gb: float | None = Field(
-        None, gt=0, description="GB (2^30 bytes) that a model may take; unset: what the device gives it"
+        None,
+        gt=0,
+        description="GB (2^30 bytes) that a model and its drafter may take; unset: what the device gives them",
     )
     prefix_cache_mb: int | None = Field(
         None,

@@ -38,7 +38,8 @@ Drafter = Annotated[
     str | None,
     typer.Option(
         "--drafter",
-        help="auto, none, or suffix, mtp, a draft model or a drafter's checkpoint, joined by +.",
+        help="auto, none, or suffix, mtp, a draft model or a drafter's checkpoint, joined by +; "
+        "options follow a colon: mtp:depth=4,beam=2.",
         show_default=False,
     ),
 ]

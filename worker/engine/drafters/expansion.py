@@ -9,12 +9,16 @@ ends as soon as nothing that could still come would be kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from worker.engine.drafters.guide import Guide
 from worker.engine.drafters.next_tokens import NextTokens
+from worker.engine.drafters.options import Options
 from worker.engine.drafters.protocol import DraftLimits
 from worker.engine.tree import TokenTree
+
+# A pass verifies 32 nodes at most, the pending token among them.
+MOST_DRAFTED = 31
 
 Follow = Callable[[TokenTree, Sequence[int]], Sequence[NextTokens]]
 """follow(tree, level): what the drafter expects after each node of `level`, the nodes of one depth. Every node above
@@ -37,6 +41,11 @@ class Expansion:
     def __post_init__(self) -> None:
         assert min(self.depth, self.beam, self.children) >= 1
         assert 0 < self.min_value < 1
+
+    def asked(self, options: Options) -> Expansion:
+        """This one with the depth and beam that a user asked for. Raises ModelError."""
+        depth = options.integer("depth", self.depth, 1, MOST_DRAFTED)
+        return replace(self, depth=depth, beam=options.integer("beam", self.beam, 1, MOST_DRAFTED))
 
 
 def expand(tree: TokenTree, limits: DraftLimits, shape: Expansion, guide: Guide, follow: Follow) -> None:

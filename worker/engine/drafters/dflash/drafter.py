@@ -74,6 +74,11 @@ class DFlashDrafter:
         self._scale = (_embedding_scale(target) if scale is None else scale) * config.input_embedding_scale
         self._slots = (settings.block_size or config.block_size) - 1
 
+    @property
+    def guessed_tokens(self) -> int | None:
+        """How many tokens it guesses from; None = all."""
+        return None if self._head.ids is None else len(self._head.ids)
+
     def new_cache(self) -> list[Any]:
         return self._backbone.new_context()
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
+
+from worker.engine.drafters.options import Options
 
 BlockMask = Literal["checkpoint", "causal", "bidirectional"]
+
+MOST_SLOTS = 64
+_BITS: dict[str, Literal[4, 8]] = {"4": 4, "8": 8}
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,23 @@ class DFlashSettings:
     addressable: int | None = None
     children: int = 6
     min_value: float = 0.02
+
+    @classmethod
+    def asked(cls, options: Options, tokenizer: Any, addressable: int) -> DFlashSettings:
+        """What a user asked for: bits, mask, block, and of the vocabulary a number of tokens. Raises ModelError.
+
+        Tokenizers number their tokens about as often as they occur, so the first so many are guessed from, and those
+        that were added to them, such as the ends of texts and of turns.
+        """
+        count = options.integer("vocabulary", 0, 1, addressable)
+        added = [token for token in tokenizer.added_tokens_decoder if token < addressable]
+        return cls(
+            block_size=options.integer("block", 0, 2, MOST_SLOTS) or None,
+            mask=options.choice("mask", get_args(BlockMask)) or "checkpoint",
+            bits=_BITS.get(options.choice("bits", tuple(_BITS)) or ""),
+            vocabulary=sorted({*range(count), *added}) if count else None,
+            addressable=addressable,
+        )
 
     def __post_init__(self) -> None:
         assert self.block_size is None or self.block_size >= 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
@@ -14,6 +14,7 @@ from worker.engine.drafters.gemma_assistant.config import AssistantConfig
 from worker.engine.drafters.gemma_assistant.lender import Lender
 from worker.engine.drafters.gemma_assistant.network import Assistant
 from worker.engine.drafters.next_tokens import NextTokens
+from worker.engine.drafters.options import Options
 from worker.engine.drafters.protocol import DraftContext, DraftLimits
 from worker.engine.tree import TokenTree
 from worker.engine.verify.taps import Taps
@@ -21,13 +22,20 @@ from worker.engine.verify.taps import Taps
 # All nodes of a level are one pass over the same keys and values, so a wide beam costs hardly more than a chain.
 EXPANSION = Expansion(depth=4, beam=4, children=4, min_value=0.05)
 
+Positions = Literal["constant", "advancing"]
+
 
 @dataclass(frozen=True)
 class AssistantSettings:
     """positions: whether every step stands at the pending token's position, as published, or each at its token's."""
 
     expansion: Expansion = EXPANSION
-    positions: Literal["constant", "advancing"] = "constant"
+    positions: Positions = "constant"
+
+    @classmethod
+    def asked(cls, options: Options) -> AssistantSettings:
+        """What a user asked for. Raises ModelError."""
+        return cls(EXPANSION.asked(options), options.choice("positions", get_args(Positions)) or "constant")
 
 
 class GemmaAssistantDrafter:
