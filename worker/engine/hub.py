@@ -8,7 +8,7 @@ from huggingface_hub.errors import RemoteEntryNotFoundError
 from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS
 
 from api.errors import ModelError
-from worker.engine.model_recipe import CARD
+from worker.engine.card import CARD
 
 # Multi-token prediction heads beside the model's own files, which mlx-lm's list of a model's files leaves out.
 HEADS = ["mtp*.safetensors", "mtp/*.safetensors", "optiq/*.safetensors"]

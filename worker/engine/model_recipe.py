@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import metadata_load
 from pydantic import ValidationError
 
 from api.errors import ModelError
 from api.schemas import ResolvedValue, SamplingParams
+from worker.engine.card import CARD, QUANTIZED, base_models, base_relation, front_matter
 from worker.engine.recipe import DEFAULTS
 
-CARD = "README.md"
 GENERATION_CONFIG = "generation_config.json"
 
 
@@ -35,7 +34,7 @@ def model_recipe(directory: Path, notify: Callable[[str], None]) -> dict[str, Re
     Raises ModelError, which names file, field and value, for a value that cannot be used: another recipe in its place
     would silently change the texts.
     """
-    card, own = _card(directory / CARD, notify), _generation_config(directory / GENERATION_CONFIG)
+    card, own = _card(directory, notify), _generation_config(directory / GENERATION_CONFIG)
     doubtful = {name: value for name, value in own.items() if name not in card.values}
     if card.base and doubtful:
         values = ", ".join(f"{name} {value}" for name, value in doubtful.items())
@@ -47,26 +46,17 @@ def model_recipe(directory: Path, notify: Callable[[str], None]) -> dict[str, Re
     return stated | {name: ResolvedValue(value=value, source="card") for name, value in card.values.items()}
 
 
-def _card(path: Path, notify: Callable[[str], None]) -> Card:
-    if not path.is_file():
-        return Card()
-    try:
-        facts: dict[str, Any] = metadata_load(path) or {}
-    except Exception as error:  # noqa: BLE001 - a README is prose: whatever its parser trips over, the model is good
-        notify(f"{path}: its front matter cannot be read, so it counts as no card: {' '.join(str(error).split())}")
-        return Card()
+def _card(directory: Path, notify: Callable[[str], None]) -> Card:
+    facts = front_matter(directory, notify)
     inference = facts.get("inference")
     parameters = inference.get("parameters") if isinstance(inference, dict) else None
-    values = _values(path, parameters) if isinstance(parameters, dict) else {}
+    values = _values(directory / CARD, parameters) if isinstance(parameters, dict) else {}
     return Card(values, _base(facts))
 
 
 def _base(facts: Mapping[str, Any]) -> str:
     """The base models' names; none for a mere quantization, whose recipe is rightly its base model's."""
-    named = facts.get("base_model") or []
-    if facts.get("base_model_relation") == "quantized":
-        return ""
-    return ", ".join(map(str, named if isinstance(named, list) else [named]))
+    return "" if base_relation(facts) == QUANTIZED else ", ".join(base_models(facts))
 
 
 def _generation_config(path: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +68,13 @@ class Fields:
         if not isinstance(value, Mapping):
             raise self.wrong(name, "an object of fields")
         return {key: item for key, item in value.items() if item is not None}
+
+
+def check_same(path: Path, sizes: Iterable[tuple[str, int, int | None]]) -> None:
+    """Raise ModelError for a field, as the drafter's config.json at `path` has it, that differs from the target's.
+
+    sizes: field, drafter's, target's; None = not known.
+    """
+    for field, found, wanted in sizes:
+        if wanted is not None and found != wanted:
+            raise ModelError(f"{path}: {field} is {found}, but the target has {wanted}: it is made for another target")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,23 @@ _BY_TYPE: dict[str, HelperKind] = {
     "gemma4_unified_assistant": "gemma_assistant",
     "qwen3_5_mtp": "mtp",
 }
+
+
+@dataclass(frozen=True)
+class TargetShape:
+    """What a drafter has to fit: the hidden size, embedding rows and decoder blocks of a target; None = not known."""
+
+    hidden_size: int | None
+    vocab_size: int | None
+    layers: int | None
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> TargetShape:
+        """As a target's config.json states it."""
+        text = config.get("text_config")
+        fields = {**config, **text} if isinstance(text, Mapping) else config
+        stated = [fields.get(name) for name in ("hidden_size", "vocab_size", "num_hidden_layers")]
+        return cls(*(value if type(value) is int else None for value in stated))
 
 
 def helper_kind(config: Mapping[str, Any]) -> HelperKind | None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from api.errors import ModelError
 from worker.engine.drafters.dflash.rope import Rope, read_rope
-from worker.engine.drafters.fields import Fields
-from worker.engine.drafters.metadata import read_config
+from worker.engine.drafters.fields import Fields, check_same
+from worker.engine.drafters.metadata import TargetShape, read_config
 
 ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
 SECOND = "DFlash2DraftModel"
@@ -64,6 +65,23 @@ class DFlashConfig:
     def causal(self, layer: int) -> bool:
         """Whether a slot sees no later slot in this layer; where nothing is said, sliding layers are causal."""
         return self.windows[layer] is not None if self.is_causal is None else self.is_causal
+
+    def check_pair(self, path: Path, target: TargetShape) -> None:
+        """Raise ModelError for what does not fit a target of this shape. path: of the config.json."""
+        check_same(
+            path,
+            (
+                ("hidden_size", self.hidden_size, target.hidden_size),
+                ("vocab_size", self.vocab_size, target.vocab_size),
+                ("num_target_layers", self.num_target_layers or target.layers or 0, target.layers),
+            ),
+        )
+        if target.layers is not None and max(self.target_layer_ids) >= target.layers:
+            taps = list(self.target_layer_ids)
+            raise ModelError(f"{path}: target_layer_ids is {taps}; the target has {target.layers} blocks")
+        if target.vocab_size is not None and self.mask_token_id >= target.vocab_size:
+            found = f"{path}: mask_token_id is {self.mask_token_id}"
+            raise ModelError(f"{found}; the target has {target.vocab_size} embeddings")
 
 
 def read_dflash_config(directory: Path, target_layers: int | None = None) -> DFlashConfig:

@@ -13,11 +13,12 @@ from api.errors import ModelError
 from worker.engine.drafters.dflash.backbone import Backbone
 from worker.engine.drafters.dflash.best_first import Candidates, grow
 from worker.engine.drafters.dflash.checkpoint import load_backbone
-from worker.engine.drafters.dflash.config import DFlashConfig, read_dflash_config
+from worker.engine.drafters.dflash.config import read_dflash_config
 from worker.engine.drafters.dflash.head import DraftHead
 from worker.engine.drafters.dflash.settings import DFlashSettings
 from worker.engine.drafters.dflash.slots import IndependentSlots, Lattice
 from worker.engine.drafters.guide import Guide
+from worker.engine.drafters.metadata import TargetShape
 from worker.engine.drafters.next_tokens import NextTokens
 from worker.engine.drafters.protocol import DraftContext, DraftLimits
 from worker.engine.memory import ReadWeights, read_weights
@@ -34,29 +35,18 @@ def load_dflash(
     """
     settings = settings or DFlashSettings()
     try:
-        blocks = len(head_and_inner(target)[1].layers)
+        shape = _shape(target)
     except ValueError as error:
         raise ModelError(f"{directory}: no block drafter can serve this target: {error}") from error
-    config = read_dflash_config(directory, blocks)
-    _check_pair(directory / "config.json", config, target)
+    config = read_dflash_config(directory, shape.layers)
+    config.check_pair(directory / "config.json", shape)
     return DFlashDrafter(load_backbone(directory, config, settings.bits, read), target, settings, read)
 
 
-def _check_pair(path: Path, config: DFlashConfig, target: Any) -> None:
+def _shape(target: Any) -> TargetShape:
     _, inner = head_and_inner(target)
-    blocks, rows = len(inner.layers), int(inner.embed_tokens.weight.shape[0])
     width = int(inner.embed_tokens(mx.array([0])).shape[-1])
-    for field, found, wanted in (
-        ("hidden_size", config.hidden_size, width),
-        ("vocab_size", config.vocab_size, rows),
-        ("num_target_layers", config.num_target_layers or blocks, blocks),
-    ):
-        if found != wanted:
-            raise ModelError(f"{path}: {field} is {found}, but the target has {wanted}: it is made for another target")
-    if not all(0 <= block < blocks for block in config.target_layer_ids):
-        raise ModelError(f"{path}: target_layer_ids is {list(config.target_layer_ids)}; the target has {blocks} blocks")
-    if config.mask_token_id >= rows:
-        raise ModelError(f"{path}: mask_token_id is {config.mask_token_id}; the target has {rows} embeddings")
+    return TargetShape(width, int(inner.embed_tokens.weight.shape[0]), len(inner.layers))
 
 
 class DFlashDrafter:

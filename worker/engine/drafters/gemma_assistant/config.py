@@ -10,7 +10,8 @@ from typing import Any, Literal, cast
 from mlx_lm.models.rope_utils import initialize_rope
 
 from worker.engine.drafters import metadata
-from worker.engine.drafters.fields import Fields
+from worker.engine.drafters.fields import Fields, check_same
+from worker.engine.drafters.metadata import TargetShape
 
 LayerType = Literal["sliding_attention", "full_attention"]
 LAYER_TYPES: tuple[LayerType, ...] = ("sliding_attention", "full_attention")
@@ -53,6 +54,11 @@ class AssistantConfig:
         """The rotary embedding of a layer: (x [rows, heads, 1, head_dim], offset [rows]) -> the same shape."""
         scaling = dict(self.rope[kind])
         return initialize_rope(self.head_dims[kind], scaling["rope_theta"], traditional=False, scaling_config=scaling)
+
+    def check_pair(self, path: Path, target: TargetShape) -> None:
+        """Raise ModelError for what does not fit a target of this shape. path: of the config.json."""
+        backbone = ("backbone_hidden_size", self.backbone_hidden_size, target.hidden_size)
+        check_same(path, (backbone, ("vocab_size", self.vocab_size, target.vocab_size)))
 
 
 def read_config(directory: Path) -> AssistantConfig:

@@ -10,6 +10,7 @@ from worker.engine.drafters.gemma_assistant.checkpoint import load_network
 from worker.engine.drafters.gemma_assistant.config import AssistantConfig, read_config
 from worker.engine.drafters.gemma_assistant.drafter import AssistantSettings, GemmaAssistantDrafter
 from worker.engine.drafters.gemma_assistant.lender import Lender
+from worker.engine.drafters.metadata import TargetShape
 from worker.engine.memory import ReadWeights, read_weights
 
 
@@ -32,12 +33,7 @@ def load_gemma_assistant(
 
 def _check_pair(path: Path, config: AssistantConfig, lender: Lender) -> None:
     made_for_another = "it is made for another target"
-    for field, found, wanted in (
-        ("backbone_hidden_size", config.backbone_hidden_size, lender.hidden_size),
-        ("vocab_size", config.vocab_size, lender.vocab_size),
-    ):
-        if found != wanted:
-            raise ModelError(f"{path}: {field} is {found}, but the target has {wanted}: {made_for_another}")
+    config.check_pair(path, TargetShape(lender.hidden_size, lender.vocab_size, None))
     for kind in sorted(set(config.layer_types)):
         attention = lender.attention(kind)
         if attention is None:
