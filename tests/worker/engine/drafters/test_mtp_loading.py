@@ -195,12 +195,14 @@ def test_fewer_experts_than_a_token_takes_are_refused(tmp_path: Path) -> None:
     assert "has 1 experts, and the target's tokens take 2" in refused(tmp_path, "qwen3_5_moe")
 
 
-def test_a_target_of_another_family_is_refused(tmp_path: Path) -> None:
+# One as Qwen3.5 is built, one without the fields of its configuration, one without an inner module to tap.
+@pytest.mark.parametrize("family", ["llama", "plamo3", "gpt2"])
+def test_a_target_of_another_family_is_refused(tmp_path: Path, family: str) -> None:
     raw_model(tmp_path, "qwen3_5")
     source = find_mtp(tmp_path)
     assert source is not None
-    with pytest.raises(ModelError, match=r"needs a target of the Qwen3\.5 family, and this one is a llama"):
-        load_mtp(source, tiny_model("llama"))
+    with pytest.raises(ModelError, match=rf"needs a target of the Qwen3\.5 family, and this one is a {family}"):
+        load_mtp(source, tiny_model(family))
 
 
 def pointer_to_nothing(directory: Path) -> None:

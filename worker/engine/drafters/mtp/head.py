@@ -69,11 +69,15 @@ def new_head(model: Any, experts: int) -> MtpHead:
 
     Raises ModelError for a target of another kind.
     """
-    outer, inner = head_and_inner(model)
-    args = copy.copy(outer.args)
+    another = ModelError(f"an MTP head needs a target of the Qwen3.5 family, and this one is a {model.model_type}")
+    try:
+        outer, inner = head_and_inner(model)
+    except ValueError as error:
+        raise another from error
+    args = copy.copy(getattr(outer, "args", None))
     place = next((place for place, block in enumerate(inner.layers) if "self_attn" in block), None)
     if place is None or not hasattr(args, "full_attention_interval"):
-        raise ModelError(f"an MTP head needs a target of the Qwen3.5 family, and this one is a {args.model_type}")
+        raise another
     args.num_experts = experts
     if experts and args.num_experts_per_tok > experts:
         raise ModelError(f"the MTP head has {experts} experts, and the target's tokens take {args.num_experts_per_tok}")
