@@ -61,8 +61,22 @@ def test_embeddings_are_the_targets_own() -> None:
 def test_a_block_that_is_not_there_and_a_model_built_otherwise_are_told() -> None:
     with pytest.raises(ValueError, match="no decoder block 3: it has 3"):
         Taps(tiny_model("llama"), blocks=(3,))
-    with pytest.raises(ValueError, match="no inner module"):
-        Taps(tiny_model("gpt2"))
+    for family in ("gpt2", "plamo"):
+        with pytest.raises(ValueError, match="no inner module"):
+            Taps(tiny_model(family))
+
+
+@pytest.mark.parametrize(
+    ("family", "message"),
+    [
+        ("iquestloopcoder", "runs the parts of its decoder blocks one by one"),
+        ("gemma3n", "several streams of hidden states"),
+    ],
+)
+def test_a_check_says_where_blocks_put_out_no_row_per_token(family: str, message: str) -> None:
+    Taps(tiny_model("llama"), blocks=(0, 2), normed=True).check()
+    with pytest.raises(ValueError, match=message):
+        Taps(tiny_model(family), blocks=(0,)).check()
 
 
 def test_joined_taps_record_one_after_the_other() -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import mlx.core as mx
+from mlx_lm.models.cache import make_prompt_cache
 
 from worker.engine.verify.adapters.in_place import extend
 
@@ -56,13 +57,18 @@ class Taps:
     def recording(self) -> Iterator[None]:
         """Record the pass that runs within; `hidden` is then [N, states * hidden size], lazy."""
         assert getattr(_thread, "recorded", None) is None
-        recorded: dict[int, mx.array] = {id(module): mx.zeros(()) for module in self._order}
+        recorded: dict[int, mx.array | None] = {id(module): None for module in self._order}
         _thread.recorded = recorded
         try:
             yield
         finally:
             _thread.recorded = None
-        self.hidden = mx.concatenate([recorded[id(module)][0] for module in self._order], axis=-1)
+        self.hidden = mx.concatenate([_rows(recorded[id(module)]) for module in self._order], axis=-1)
+
+    def check(self) -> None:
+        """Raises ValueError where a pass of the model does not put out a row per token wherever it is tapped."""
+        with self.recording():
+            self._model(mx.array([[0]]), cache=make_prompt_cache(self._model))
 
     def embed(self, tokens: mx.array) -> mx.array:
         """The target's embeddings of tokens [N], unscaled: [N, hidden size]."""
@@ -89,9 +95,19 @@ def head_and_inner(model: Any) -> tuple[Any, Any]:
         inner = next((outer[name] for name in ("language_model", "model") if name in outer), None)
         if inner is None:
             raise ValueError("this model has no inner module that embeds tokens and runs decoder blocks")
-        if "embed_tokens" in inner and "layers" in inner:
+        if "embed_tokens" in inner and isinstance(inner.get("layers"), list):
             return outer, inner
         outer = inner
+
+
+def _rows(output: mx.array | None) -> mx.array:
+    """The rows [N, hidden size] of what a tapped module put out in a pass over N tokens."""
+    if output is None:
+        raise ValueError("this model runs the parts of its decoder blocks one by one, and no block as a whole")
+    if output.ndim != 3:
+        raise ValueError("the decoder blocks of this model put out several streams of hidden states, not one")
+    rows: mx.array = output[0]
+    return rows
 
 
 class _TappedBlock:

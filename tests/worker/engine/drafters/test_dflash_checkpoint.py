@@ -187,3 +187,14 @@ def test_a_drafter_of_another_target_is_refused(
 ) -> None:
     config = first_config([FULL], 3) | changes
     assert message in error(write(tmp_path, config, random_tensors(first_config([FULL], 3))), target)
+
+
+@pytest.mark.parametrize(
+    ("family", "reason"), [("gpt2", "no inner module"), ("plamo", "no inner module"), ("gemma3n", "several streams")]
+)
+def test_a_target_whose_blocks_cannot_be_tapped_is_refused(
+    config: dict[str, Any], tensors: Tensors, tmp_path: Path, family: str, reason: str
+) -> None:
+    message = error(write(tmp_path, config, tensors), tiny_model(family))
+    assert message.startswith(f"{tmp_path}: no block drafter can serve this target")
+    assert reason in message

@@ -44,7 +44,9 @@ def load_dflash(
 
 
 def _shape(target: Any) -> TargetShape:
+    """Raises ValueError for a target whose blocks cannot be tapped."""
     _, inner = head_and_inner(target)
+    Taps(target, blocks=(0,)).check()
     width = int(inner.embed_tokens(mx.array([0])).shape[-1])
     return TargetShape(width, int(inner.embed_tokens.weight.shape[0]), len(inner.layers))
 

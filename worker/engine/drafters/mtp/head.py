@@ -74,7 +74,7 @@ def new_head(model: Any, experts: int) -> MtpHead:
         outer, inner = head_and_inner(model)
     except ValueError as error:
         raise another from error
-    args = copy.copy(getattr(outer, "args", None))
+    args: Any = copy.copy(getattr(outer, "args", None))
     place = next((place for place, block in enumerate(inner.layers) if "self_attn" in block), None)
     if place is None or not hasattr(args, "full_attention_interval"):
         raise another
