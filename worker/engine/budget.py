@@ -6,8 +6,11 @@ maximise tokens per millisecond, (1 + sum of v) / (c(n) + draft cost). One node,
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +34,17 @@ class CostCurve:
         nodes = tuple(sorted(samples))
         medians = [float(np.median(samples[n])) for n in nodes]
         return cls(nodes, tuple(isotonic(medians, [1.0] * len(nodes))))
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> CostCurve:
+        """From a file. Raises ValueError, KeyError or TypeError for what no measurement gives."""
+        nodes = tuple(int(count) for count in record["nodes"])
+        milliseconds = tuple(float(time) for time in record["milliseconds"])
+        if len(nodes) != len(milliseconds) or nodes[:1] != (1,) or list(nodes) != sorted(set(nodes)):
+            raise ValueError("the node counts are not those of a curve")
+        if not all(isfinite(time) and time > 0 for time in milliseconds) or list(milliseconds) != sorted(milliseconds):
+            raise ValueError("the milliseconds are not those of a curve")
+        return cls(nodes, milliseconds)
 
     def cost(self, nodes: int) -> float:
         """c(nodes) in milliseconds, linear between measured counts."""
@@ -64,20 +78,29 @@ class Budget:
             return tree
         # Values never rise along a path and a parent precedes its children, so every prefix is a tree.
         order = sorted(range(len(tree)), key=lambda node: -tree.values[node])
-        if self.fixed_nodes:
-            return tree.pruned(order[: self.fixed_nodes])
-        return tree.pruned(order[: self._best_size([tree.values[node] for node in order], draft_ms)])
+        sizes = range(1, min(len(order), self.max_nodes) + 1)
+        sums = list(itertools.accumulate(tree.values[node] for node in order))
+        best = max(sizes, key=lambda size: self._worth(size, sums[size - 1], draft_ms))
+        return tree.pruned(order[:best])
+
+    def choose_chain(self, tree: TokenTree, draft_ms: float = 0.0) -> TokenTree:
+        """The path from the root worth verifying, where only chains can be."""
+        sums = [tree.values[0]]
+        for node in range(1, len(tree)):
+            sums.append(sums[tree.parents[node]] + tree.values[node])
+        ends = [node for node in range(len(tree)) if tree.depths[node] < self.max_nodes]
+        best = max(ends, key=lambda node: self._worth(tree.depths[node] + 1, sums[node], draft_ms))
+        return tree.pruned(tree.path(best))
 
     def plain_passes(self, nodes: int, draft_ms: float) -> float:
         """What a round costs, as a multiple of a plain pass. For a budget that is not fixed."""
         return (self._costs[nodes] + draft_ms) / self._costs[1]
 
-    def _best_size(self, values: Sequence[float], draft_ms: float) -> int:
-        best, best_rate = 1, MARGIN / (self._costs[1] + draft_ms)
-        expected = 1.0
-        for size in range(2, min(len(values), self.max_nodes) + 1):
-            expected += values[size - 1]
-            rate = expected / (self._costs[size] + draft_ms)
-            if rate > best_rate:
-                best, best_rate = size, rate
-        return best
+    def _worth(self, nodes: int, expected: float, draft_ms: float) -> tuple[float, int]:
+        """What to maximise: tokens per millisecond, and of equal ones the fewest nodes; or just as many nodes as fit.
+
+        expected: tokens of a pass over `nodes` nodes.
+        """
+        if self.fixed_nodes:
+            return expected, nodes
+        return expected * (MARGIN if nodes == 1 else 1.0) / (self._costs[nodes] + draft_ms), -nodes

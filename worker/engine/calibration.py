@@ -55,8 +55,8 @@ class _Rates:
         rates = cls()
         tried, accepted = (_rows(record[name]) for name in ("tried", "accepted"))
         for group, interval in _places():
-            if not 0 <= accepted[group][interval] <= tried[group][interval]:
-                raise ValueError(f"accepted[{group}][{interval}] is not between 0 and the guesses that were tried")
+            if not 0 <= accepted[group][interval] <= tried[group][interval] <= HISTORY_LIMIT + 1e-6:
+                raise ValueError(f"accepted[{group}][{interval}] or the guesses that were tried are no counts")
         rates.history.tried, rates.history.accepted = tried, accepted
         return rates
 
@@ -140,10 +140,17 @@ class Calibration:
         self._followed = []
 
     def appraise(self, tree: TokenTree) -> None:
-        """Set every node's value: the product of calibrated probabilities on its path."""
-        for node in range(1, len(tree)):
-            table = self._rates_of(tree, node).table(_group(tree.depths[node]))
-            tree.values[node] = tree.values[tree.parents[node]] * table[_interval(tree.confidences[node])]
+        """Set every node's value: the product of calibrated probabilities on its path.
+
+        At most one child of a node is right. What different drafters say of different children, each by itself, may
+        come to more than that; it is then scaled down to certainty.
+        """
+        for node in range(len(tree)):
+            children = tree.children(node)
+            chances = [self._chance(tree, child) for child in children]
+            certain = max(1.0, sum(chances))
+            for child, chance in zip(children, chances, strict=True):
+                tree.values[child] = tree.values[node] * chance / certain
 
     def learn(self, tree: TokenTree, emitted: Sequence[int]) -> None:
         """Take the whole draft of a round, and the tokens that followed its root."""
@@ -159,6 +166,11 @@ class Calibration:
             group, interval = _group(tree.depths[child]), _interval(tree.confidences[child])
             self._rates_of(tree, child).add(group, interval, child == right)
         return right
+
+    def _chance(self, tree: TokenTree, node: int) -> float:
+        """That a node is right when its parent is, whatever is beside it."""
+        table = self._rates_of(tree, node).table(_group(tree.depths[node]))
+        return table[_interval(tree.confidences[node])]
 
     def _rates_of(self, tree: TokenTree, node: int) -> _Rates:
         return self._rates.setdefault(tree.sources[node], _Rates())

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 import mlx.core as mx
 
@@ -65,10 +66,9 @@ class Profiles:
     def _load(self) -> Profile | None:
         try:
             record = stored.read(self._path)
-            if record is None:
+            if record is None or record["verification"] not in get_args(Mode):
                 return None
-            curve = CostCurve(tuple(record["curve"]["nodes"]), tuple(record["curve"]["milliseconds"]))
-            return Profile(record["verification"], curve, record["reuses_prefixes"])
+            return Profile(record["verification"], CostCurve.of(record["curve"]), bool(record["reuses_prefixes"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -87,7 +87,7 @@ def profile_key(target: Target, max_nodes: int) -> dict[str, str | int]:
 
 
 def pair_key(target: Target, drafter: str) -> dict[str, str | int]:
-    """What is learned of a drafter belongs to it, the target's weights, and the machine."""
+    """What is learned of a drafter belongs to its contents, the target's, and the machine. drafter: `Pairing.key`."""
     return {
         "chip": chip(),
         "kernels": KERNELS,
@@ -111,7 +111,8 @@ def _curve(target: Target, verifier: Verifier, max_nodes: int, notify: Callable[
     nodes = 1 if verifier.mode == "plain" else max_nodes
     measured = measure_cost_curve(PassTimer(verifier, target.vocabulary), nodes)
     if not measured.is_steady:
-        notify(f"this machine's speed is not steady: after warming up a pass still changed by {measured.drift:.0%}")
+        change = max(measured.drift, measured.moved)
+        notify(f"this machine's speed is not steady: after warming up a pass still changed by {change:.0%}")
     return measured.curve
 
 

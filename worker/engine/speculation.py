@@ -59,7 +59,7 @@ class Speculation:
         self.calibration.appraise(draft)
         cost = self._charged(len(draft), draft_ms, beside_pass)
         self._passed_over = False
-        chosen = self.budget.choose(draft.likeliest_chain() if as_chain else draft, cost)
+        chosen = self.budget.choose_chain(draft, cost) if as_chain else self.budget.choose(draft, cost)
         if not self.budget.fixed_nodes:
             self.gate.record(sum(chosen.values), self.budget.plain_passes(len(chosen), cost))
         return chosen

@@ -81,13 +81,6 @@ class TokenTree:
             node = self.parents[node]
         return nodes[::-1]
 
-    def likeliest_chain(self) -> "TokenTree":
-        """The chain from the root that follows the child of the largest value."""
-        keep = [0]
-        while children := self.children(keep[-1]):
-            keep.append(max(children, key=lambda node: self.values[node]))
-        return self.pruned(keep)
-
     def pruned(self, keep: Sequence[int]) -> "TokenTree":
         """The subtree of the nodes in `keep`, likeliest chain first.
 

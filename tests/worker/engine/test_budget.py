@@ -3,6 +3,7 @@
 import itertools
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,55 @@ def test_choose_is_the_best_of_all_subtrees(seed: int) -> None:
     assert rate(chosen.values, curve, draft_ms) == pytest.approx(best)
     for node in range(1, len(chosen)):
         assert chosen.values[node] <= chosen.values[chosen.parents[node]]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_where_only_chains_can_be_verified_the_best_of_all_paths_is_chosen(seed: int) -> None:
+    rng = random.Random(seed)
+    tree = random_draft(rng, rng.randint(1, 12))
+    costs = list(itertools.accumulate(rng.choice([0.0, 0.1, rng.random(), 3.0]) for _ in range(5)))
+    curve = CostCurve(tuple(range(1, 6)), tuple(1 + cost for cost in costs))
+    draft_ms = rng.choice([0.0, 0.3, 5.0])
+    paths = [tree.path(node) for node in range(len(tree)) if tree.depths[node] < 5]
+    best = max(rate([tree.values[node] for node in path], curve, draft_ms) for path in paths)
+    chosen = Budget(curve).choose_chain(tree, draft_ms)
+    assert chosen.is_chain
+    assert rate(chosen.values, curve, draft_ms) == pytest.approx(best)
+
+
+def test_a_long_chain_beats_a_likelier_token_with_nothing_below_it() -> None:
+    tree = TokenTree(0)
+    tree.add(0, 1, 0.6)
+    node = 0
+    for token in (2, 3, 4):
+        node = tree.add(node, token, 0.4 if token == 2 else 1.0)
+    flat = Budget(CostCurve((1, 4), (10.0, 11.0)))
+    assert flat.choose_chain(tree).tokens == [0, 2, 3, 4]
+    # Two nodes cost half as much again, more than that nothing pays.
+    assert Budget(CostCurve((1, 2, 3, 4), (10.0, 15.0, 80.0, 90.0))).choose_chain(tree).tokens == [0, 1]
+    assert Budget(None, fixed_nodes=2).choose_chain(tree).tokens == [0, 1]
+    assert Budget(None, fixed_nodes=16).choose_chain(tree).tokens == [0, 2, 3, 4]
+    assert Budget(CostCurve((1,), (10.0,))).choose_chain(tree).tokens == [0]
+
+
+def test_a_step_in_the_curve_is_climbed_when_what_is_beyond_pays() -> None:
+    # Four nodes cost three passes and eight cost no more: nothing pays before the step.
+    tree = TokenTree(0)
+    node = 0
+    for token in range(1, 8):
+        node = tree.add(node, token, 0.95)
+    budget = Budget(CostCurve((1, 2, 3, 4, 8), (10.0, 30.0, 30.0, 30.0, 30.5)))
+    assert len(budget.choose(tree)) == 8
+    assert len(Budget(CostCurve((1, 2, 3, 4), (10.0, 39.0, 39.0, 39.0))).choose(tree)) == 1
+
+
+def test_equal_values_still_make_a_tree() -> None:
+    tree = TokenTree(0)
+    for token in range(4):
+        tree.add(tree.add(0, token, 1.0), 9, 1.0)
+    tree.values = [1.0] * 9
+    for nodes in range(1, 10):
+        assert len(Budget(None, fixed_nodes=nodes).choose(tree)) == nodes
 
 
 def test_choose_never_exceeds_the_measured_nodes() -> None:
@@ -115,3 +165,35 @@ def test_cost_is_linear_between_measured_counts() -> None:
     curve = CostCurve((1, 2, 4), (10.0, 20.0, 60.0))
     assert [curve.cost(n) for n in (1, 2, 3, 4)] == pytest.approx([10, 20, 40, 60])
     assert curve.max_nodes == 4
+
+
+GOOD = {"nodes": [1, 2, 4], "milliseconds": [10.0, 12.0, 12.0]}
+
+
+def test_a_curve_survives_a_file() -> None:
+    assert CostCurve.of(GOOD) == CostCurve((1, 2, 4), (10.0, 12.0, 12.0))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"nodes": []},
+        {"nodes": [], "milliseconds": []},
+        {"nodes": [1, 2]},
+        {"nodes": [2, 3, 4]},
+        {"nodes": [1, 4, 2]},
+        {"nodes": [1, 2, 2]},
+        {"nodes": ["one", 2, 4]},
+        {"nodes": 3},
+        {"milliseconds": [10.0, 9.0, 12.0]},
+        {"milliseconds": [0.0, 9.0, 12.0]},
+        {"milliseconds": [-1.0, 9.0, 12.0]},
+        {"milliseconds": [10.0, float("nan"), 12.0]},
+        {"milliseconds": [10.0, 12.0, float("inf")]},
+        {"milliseconds": [10.0, None, 12.0]},
+    ],
+    ids=str,
+)
+def test_a_curve_that_nobody_measured_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        CostCurve.of(GOOD | wrong)

@@ -243,6 +243,8 @@ ROWS = [[0.0] * 10 for _ in range(4)]
         {"tried": [[float("nan")] * 10 for _ in range(4)], "accepted": ROWS},
         {"tried": [[float("inf")] * 10 for _ in range(4)], "accepted": ROWS},
         {"tried": ROWS, "accepted": [[-1.0] * 10 for _ in range(4)]},
+        # More than is ever kept: what such numbers give is no probability any more.
+        {"tried": [[1e20] * 10 for _ in range(4)], "accepted": [[1e20] * 10 for _ in range(4)]},
         {"tried": ROWS, "accepted": 5},
         {"tried": ROWS, "accepted": [["many"] * 10 for _ in range(4)]},
     ],
@@ -270,14 +272,97 @@ def test_each_drafter_of_a_mixture_is_judged_by_itself_and_their_agreement_once_
         # Their agreement was right half of the time.
         calibration.learn(agreed, [RIGHT])
         calibration.learn(agreed, [WRONG])
-    tree = TokenTree(0)
-    for token, source in ((1, 0b01), (2, 0b10), (3, 0b11)):
-        tree.add(0, token, 0.65, source)
-    calibration.appraise(tree)
-    assert tree.values[1] > 0.94
-    assert tree.values[2] < 0.15
-    assert 0.4 < tree.values[3] < 0.6
+
+    def worth(known: Calibration, source: int) -> float:
+        tree = TokenTree(0)
+        tree.add(0, RIGHT, 0.65, source)
+        known.appraise(tree)
+        return tree.values[1]
+
+    assert worth(calibration, 0b01) > 0.94
+    assert worth(calibration, 0b10) < 0.15
+    assert 0.4 < worth(calibration, 0b11) < 0.6
     again = Calibration.of(json.loads(json.dumps(calibration.record)))
-    again.appraise(tree)
-    assert tree.values[1] > 0.8
-    assert tree.values[2] < 0.2
+    assert worth(again, 0b01) > 0.8
+    assert worth(again, 0b10) < 0.2
+
+
+def test_different_guesses_that_two_drafters_are_sure_of_come_to_certainty_at_most() -> None:
+    calibration = Calibration()
+    for source in (0b01, 0b10):
+        for _ in range(60):
+            tree = TokenTree(0)
+            tree.add(0, RIGHT, 0.65, source)
+            calibration.learn(tree, [RIGHT])
+    tree = TokenTree(0)
+    one, other = tree.add(0, 1, 0.65, source=0b01), tree.add(0, 2, 0.65, source=0b10)
+    below = tree.add(one, 3, 0.3, source=0b01)
+    calibration.appraise(tree)
+    # Each by itself is worth 0.95; one of the two at most is right.
+    assert tree.values[one] == pytest.approx(0.5)
+    assert tree.values[other] == pytest.approx(0.5)
+    assert 0 < tree.values[below] < tree.values[one]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_children_of_a_node_are_never_worth_more_than_it(seed: int) -> None:
+    rng = random.Random(seed)
+    calibration = Calibration()
+    for _ in range(200):
+        tree = TokenTree(0)
+        for token in range(1, 4):
+            tree.add(0, token, rng.random(), source=rng.randint(1, 3))
+        calibration.learn(tree, [rng.randint(1, 4)])
+    tree = TokenTree(0)
+    while len(tree) < 40:
+        tree.add(rng.randrange(len(tree)), rng.randrange(6), rng.random(), source=rng.randint(1, 3))
+    calibration.appraise(tree)
+    for node in range(len(tree)):
+        assert sum(tree.values[child] for child in tree.children(node)) <= tree.values[node] * (1 + 1e-12)
+
+
+class TwoDrafters:
+    """Texts of tokens below 4, and two drafters of known acceptance that may agree, differ, or find nothing.
+
+    Each guesses the next two tokens: the first drafter is right with 0.8 and then 0.5, the other with 0.4 and then 0.7,
+    when it was right before.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._acceptance = {0b01: (0.8, 0.5), 0b10: (0.4, 0.7)}
+
+    def round(self) -> tuple[TokenTree, list[int]]:
+        """A merged draft, and the text that follows."""
+        text = [self._rng.randrange(4) for _ in range(3)]
+        tree = TokenTree(0)
+        for source, (first, second) in self._acceptance.items():
+            if self._rng.random() < 0.2:
+                continue
+            node = 0
+            for chance, token in zip((first, second), text, strict=False):
+                right = self._rng.random() < chance
+                node = tree.add(node, token if right else (token + self._rng.randint(1, 3)) % 4, 0.65, source)
+        return tree, text
+
+
+def test_rounds_give_as_many_tokens_as_their_values_promise() -> None:
+    calibration, drafters = Calibration(), TwoDrafters(seed=1)
+    for _ in range(100):
+        calibration.start_request()
+        for _ in range(20):
+            calibration.learn(*drafters.round())
+    promised, given, rounds = 0.0, 0, 3000
+    for _ in range(rounds):
+        calibration.start_request()
+        tree, text = drafters.round()
+        calibration.appraise(tree)
+        promised += sum(tree.values[1:])
+        node: int | None = 0
+        for token in text:
+            node = tree.child(node, token)
+            if node is None:
+                break
+            given += 1
+    assert given / rounds > 0.8
+    assert promised / rounds == pytest.approx(given / rounds, abs=0.06)

@@ -89,6 +89,56 @@ def test_a_clock_that_was_not_steady_is_told() -> None:
     assert measured.drift >= 0.5
 
 
+def test_the_rounds_are_repeated_when_the_clock_moved_meanwhile() -> None:
+    """A chip that gets hot: all passes take a quarter longer from the third round on."""
+    cool, hot = [10.0, 20.0, 30.0], [12.5, 25.0, 37.5]
+    timer = ScriptedTimer(
+        {
+            nodes: [first, *([first] * 10 if nodes == 1 else []), *[first] * 2, *[later] * 20]
+            for nodes, first, later in zip((1, 2, 3), cool, hot, strict=True)
+        }
+    )
+    measured = measure_cost_curve(timer, 3, rounds=5)
+    assert timer.calls == [1, 2, 3, *[1] * 10, *[1, 2, 3] * 10]
+    assert measured.curve.milliseconds == pytest.approx(hot)
+    assert measured.is_steady
+
+
+def test_a_clock_that_keeps_moving_is_told_and_ends_after_three_attempts() -> None:
+    """Each round takes a tenth longer than the one before."""
+    rising = {nodes: [nodes * 2.0, *([2.0] * 50 if nodes == 1 else [])] for nodes in (1, 2)}
+    timer = ScriptedTimer(
+        {nodes: [*before, *(nodes * 2.0 * 1.1**step for step in range(99))] for nodes, before in rising.items()}
+    )
+    measured = measure_cost_curve(timer, 2, rounds=4)
+    assert len(timer.calls) == 2 + 50 + 3 * 4 * 2
+    # The latter two of four rounds against the first two.
+    assert measured.moved == pytest.approx(1.1**2 - 1)
+    assert measured.drift == 0
+    assert not measured.is_steady
+    # The last attempt's: rounds eight to eleven.
+    assert measured.curve.cost(1) == pytest.approx((2 * 1.1**9 + 2 * 1.1**10) / 2)
+
+
+def test_a_third_attempt_is_made_only_while_there_is_time() -> None:
+    rising = {nodes: [nodes * 100.0, *([100.0] * 8 if nodes == 1 else [])] for nodes in (1, 2)}
+    timer = ScriptedTimer(
+        {nodes: [*before, *(nodes * 100.0 * 1.1**step for step in range(99))] for nodes, before in rising.items()}
+    )
+    # Four rounds take 300 ms * (1 + 1.1 + 1.21 + 1.331) = 1.4 s, the next four 2 s.
+    measure_cost_curve(timer, 2, rounds=4, time_limit_ms=3000)
+    assert len(timer.calls) == 2 + 8 + 2 * 4 * 2
+
+
+def test_one_hiccup_is_no_clock_that_moved() -> None:
+    timer = ScriptedTimer({nodes: [10.0 * nodes, *[10.0 * nodes] * 40] for nodes in (1, 2, 3)})
+    times = [10.0, *[10.0] * 10, 90.0, *[10.0] * 40]
+    timer.times[1] = iter(times)
+    measured = measure_cost_curve(timer, 3, rounds=5)
+    assert len(timer.calls) == 3 + 10 + 3 * 5
+    assert measured.is_steady
+
+
 def test_a_slow_first_round_leaves_powers_of_two_and_the_largest_tree() -> None:
     timer = ScriptedTimer({nodes: [500.0, *[100.0 * nodes] * 20] for nodes in (1, 2, 3, 4, 5, 6)})
     measured = measure_cost_curve(timer, 6, rounds=2, time_limit_ms=8000)

@@ -53,3 +53,12 @@ def test_a_large_vocabulary_is_ranked_by_its_likeliest_tokens() -> None:
     chosen = Guide(Sampling(temperature=1.0, seed=2)).candidates(row, 1, 5)
     likeliest = set(np.argsort(-row)[:CONSIDERED].tolist())
     assert {token for token, _ in chosen} <= likeliest
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(temperature=0.8, seed=1), Sampling(temperature=0.8, top_p=0.9)]
+)
+def test_what_is_no_probability_gives_no_candidates(sampling: Sampling) -> None:
+    """A drafter of 16 bit may overflow; that costs its guesses, not the request."""
+    for row in (np.full(9, np.nan, dtype=np.float32), np.full(9, -np.inf, dtype=np.float32)):
+        assert all(odds == 0 for _, odds in Guide(sampling).candidates(row, 1, 3))

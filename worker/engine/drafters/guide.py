@@ -41,6 +41,8 @@ class Guide:
             chosen = best
         else:
             chosen, scores = self._scores(logprobs, depth, ids)
+            if not len(chosen):
+                return []  # what the drafter computed are no probabilities
             best = _largest(scores, count)
             chosen, odds = chosen[best], _softmax(scores)[best]
         tokens = chosen if ids is None else ids[chosen]

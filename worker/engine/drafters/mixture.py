@@ -1,12 +1,12 @@
 """The mixture: several drafters' candidates in one tree.
 
 Candidates are merged by path: the same token after the same parent is one node, whoever proposed it. Each node keeps
-the bits of its proposers, so that calibration learns what it is worth that two of them agree.
+the bits of its proposers, so that calibration learns what it is worth that two of them agree. Every drafter may fill
+the limits of a draft: whose nodes are worth a pass is not for their own confidences to say.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -50,7 +50,7 @@ class MixtureDrafter:
         for drafter, own in zip(self.drafters, self._layers_of_each(context.layers), strict=True):
             trees.append(TokenTree(tree.tokens[0]))
             drafter.draft(trees[-1], limits, replace(context, layers=own))
-        merge(tree, trees, limits)
+        merge(tree, trees)
 
     def commit(self, tokens: Sequence[int]) -> None:
         for drafter in self.drafters:
@@ -73,26 +73,10 @@ class MixtureDrafter:
         return rows
 
 
-def merge(tree: TokenTree, drafts: Sequence[TokenTree], limits: DraftLimits) -> None:
-    """Merge `drafts` into `tree`, most promising node first, until `limits.nodes` nodes are there.
-
-    A node that several drafts have takes the largest of their confidences.
-    """
-    whole = TokenTree(tree.tokens[0])
+def merge(tree: TokenTree, drafts: Sequence[TokenTree]) -> None:
+    """Merge `drafts` into `tree`. A node that several drafts have takes the largest of their confidences."""
     for number, draft in enumerate(drafts):
         place = [0]
         for node in range(1, len(draft)):
             parent = place[draft.parents[node]]
-            place.append(whole.add(parent, draft.tokens[node], draft.confidences[node], 1 << number))
-    chances = [1.0]
-    for node in range(1, len(whole)):
-        chances.append(chances[whole.parents[node]] * whole.confidences[node])
-    frontier = [(-1.0, 0, 0)]
-    while frontier:
-        _, node, parent = heapq.heappop(frontier)
-        if node:
-            if len(tree) == limits.nodes:
-                return
-            parent = tree.add(parent, whole.tokens[node], whole.confidences[node], whole.sources[node])
-        for child in whole.children(node):
-            heapq.heappush(frontier, (-chances[child], child, parent))
+            place.append(tree.add(parent, draft.tokens[node], draft.confidences[node], 1 << number))

@@ -21,7 +21,7 @@ from worker.engine.verify.taps import Taps
 
 @dataclass(frozen=True)
 class DraftLimits:
-    """How large a draft may be: `nodes` counts the root, `depth` the tokens after the root."""
+    """How large a draft of one source may be: `nodes` counts the root, `depth` the tokens after the root."""
 
     nodes: int
     depth: int

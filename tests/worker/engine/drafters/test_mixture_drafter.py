@@ -7,8 +7,10 @@ import pytest
 from scripted_drafters import ScriptedDrafter, add_chain
 
 from bench.families import tiny_model
+from worker.engine.budget import Budget, CostCurve
 from worker.engine.drafters.mixture import MixtureDrafter, merge
 from worker.engine.drafters.protocol import DraftContext, DraftLimits
+from worker.engine.speculation import Speculation
 from worker.engine.tree import TokenTree
 from worker.engine.verify.taps import Taps
 
@@ -40,7 +42,7 @@ def test_the_same_path_is_one_node_with_both_sources() -> None:
     one = tree_of({(1,): 0.9, (1, 2): 0.5, (3,): 0.1})
     other = tree_of({(1,): 0.4, (1, 2): 0.8, (1, 4): 0.2})
     whole = TokenTree(7)
-    merge(whole, [one, other], WIDE)
+    merge(whole, [one, other])
     assert paths_of(whole) == {
         (1,): (0.9, 0b11),
         (1, 2): (0.8, 0b11),
@@ -49,14 +51,19 @@ def test_the_same_path_is_one_node_with_both_sources() -> None:
     }
 
 
-def test_the_most_promising_nodes_come_first_when_room_is_short() -> None:
-    one = tree_of({(1,): 0.9, (1, 2): 0.5, (1, 2, 3): 0.9})
-    other = tree_of({(5,): 0.46, (5, 6): 0.1, (8,): 0.2})
-    # Chances: 0.9, 0.45, 0.405 and 0.46, 0.046, 0.2.
-    for room, kept in ((2, [(1,)]), (3, [(1,), (5,)]), (5, [(1,), (5,), (1, 2), (1, 2, 3)])):
+def test_a_boastful_drafter_takes_no_room_from_one_that_is_right() -> None:
+    """One is sure of seven tokens and always wrong, the other doubts a token and is right: its node is verified."""
+    boastful, honest = TokenTree(7), TokenTree(7)
+    add_chain(boastful, range(1, 8), DraftLimits(8, 8), confidence=0.97)
+    honest.add(0, 9, 0.45)
+    speculation = Speculation(Budget(CostCurve((1, 2, 8), (10.0, 14.0, 30.0))))
+    for _ in range(30):
         whole = TokenTree(7)
-        merge(whole, [one, other], DraftLimits(nodes=room, depth=8))
-        assert list(paths_of(whole)) == kept
+        merge(whole, [boastful, honest])
+        assert len(whole) == 9
+        chosen = speculation.choose(whole, 0.0)
+        speculation.learn([9])
+    assert chosen.tokens == [7, 9]
 
 
 class Layered(ScriptedDrafter):
