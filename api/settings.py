@@ -58,10 +58,10 @@ class Settings(BaseSettings):
         description="who guesses the next tokens: auto, none, or suffix, mtp and drafters' checkpoints joined by +, "
         "each with options, as in mtp:depth=4",
     )
-    adopt: Literal["always", "measured"] = Field(
-        "always",
-        description="when a worker uses its drafter: always, as far as it pays; measured: only after cidermill bench "
-        "found it worth it on this machine",
+    adopt: Literal["matched", "measured"] = Field(
+        "matched",
+        description="when a worker uses its drafter, as far as it pays: matched: at once, but one that was made for "
+        "another model only after cidermill bench found it worth it on this machine; measured: any only after that",
     )
     default_max_tokens: int = Field(1024, ge=1, description="cap on completion tokens where a request names none")
     max_tree_nodes: int = Field(16, ge=1, le=32, description="largest draft tree; 1 turns speculation off")

@@ -25,6 +25,7 @@ from worker.engine.drafters.draft_model import DraftModelDrafter
 from worker.engine.drafters.expansion import Expansion
 from worker.engine.engine import Engine, EngineOptions
 from worker.engine.models import ModelSpec
+from worker.engine.selection import Selected
 
 HEADINGS = [
     "temperature",
@@ -103,7 +104,7 @@ def main() -> None:
             ruled = [request.model_copy(update={"acceptance": rule}) for request in requests]
             for noise in (True, False) if temperature else (True,):
                 speculative = replace(engine_options, fixed_nodes=options.nodes, noise_guided=noise)
-                engine = Engine(plain.target, plain.profile, speculative, drafter=drafter)
+                engine = Engine(plain.target, plain.profile, speculative, selected=Selected(drafter, "weakened"))
                 texts, stats = answers(engine, ruled)
                 rows.append(row(temperature, "noise" if noise else "odds", rule, texts, expected, stats))
                 wrong |= rule == "lossless" and texts != expected

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from worker.engine.engine import Engine
+    from worker.engine.selection import Adopt
 
 
 def register(app: typer.Typer) -> None:
@@ -64,8 +65,8 @@ def record(redis: RedisUrl = None, data_dir: DataDir = None) -> None:
         Recorder(workspace.ledger, workspace.queue(connection), reader).run(stop)
 
 
-def load_engine(workspace: Workspace, *, fresh: bool = False) -> Engine:
-    """The engine of the settings' model. fresh: what was measured of it is measured again."""
+def load_engine(workspace: Workspace, *, fresh: bool = False, adopt: Adopt | None = None) -> Engine:
+    """The engine of the settings' model. fresh: what was measured of it is measured again. adopt: not the setting's."""
     from worker.engine.engine import Engine, EngineOptions
     from worker.engine.models import ModelSpec
 
@@ -73,7 +74,7 @@ def load_engine(workspace: Workspace, *, fresh: bool = False) -> Engine:
     options = EngineOptions(
         data_dir=settings.data_dir,
         drafter=settings.drafter,
-        adopt=settings.adopt,
+        adopt=adopt or settings.adopt,
         max_tree_nodes=settings.max_tree_nodes,
         prefill_chunk=settings.prefill_chunk,
         default_max_tokens=settings.default_max_tokens,

@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
 
 
 def models(data_dir: DataDir = None) -> None:
-    """List the models that are on this machine, as --model takes them."""
+    """List the models that are on this machine, as --model takes them, and the drafters, as --drafter does."""
     from cli.inventory import installed_models
     from cli.output import emit
 

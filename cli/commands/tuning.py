@@ -36,9 +36,9 @@ def calibrate(model: Model = None, drafter: Drafter = None, data_dir: DataDir = 
     from cli.prechecks import check_model
     from cli.prompts import shipped_prompts
 
-    workspace = Workspace(data_dir=data_dir, model=model, drafter=drafter, adopt="always")
+    workspace = Workspace(data_dir=data_dir, model=model, drafter=drafter)
     check_model(workspace.settings.model, runs_here=True)
-    engine = load_engine(workspace, fresh=True)
+    engine = load_engine(workspace, fresh=True, adopt="always")
     for prompt in shipped_prompts(max_tokens=32):
         engine.generate(prompt.request)
         engine.upkeep()
@@ -70,19 +70,20 @@ def bench(
 ) -> None:
     """Compare speculative with plain decoding: rate, acceptance, phases, memory, and whether the texts are the same.
 
-    Both decode the same prompts greedily, by turns and from cold caches; a rate is completion tokens after the first /
-    (wall - time to first token). The verdict is kept for workers with the setting adopt = measured. Kinds of prompts
-    are told apart by what a custom_id says before its first hyphen. Exits with 9 when a text differs.
+    Both decode the same prompts greedily, by turns and from cold caches; a rate is completion tokens after the first
+    pass / (wall - time to first token). The verdict is kept: a worker needs a good one for a drafter that was made for
+    another model, and for any with the setting adopt = measured. Kinds of prompts are told apart by what a custom_id
+    says before its first hyphen. Exits with 9 when a text differs.
     """
     from cli.comparison_view import begin, show_measurement
     from cli.prechecks import check_model
     from cli.prompts import measured_prompts, shipped_prompts
 
     numbers = _numbers(sweep)
-    workspace = Workspace(data_dir=data_dir, model=model, drafter=drafter, adopt="always", prefix_cache_mb=0)
+    workspace = Workspace(data_dir=data_dir, model=model, drafter=drafter, prefix_cache_mb=0)
     check_model(workspace.settings.model, runs_here=True)
     chosen = measured_prompts(prompts, max_tokens=max_tokens) if prompts else shipped_prompts(max_tokens=max_tokens)
-    engine = load_engine(workspace)
+    engine = load_engine(workspace, adopt="always")
     if engine.drafter.name == "none":
         raise InputError(f"there is nothing to compare: {engine.target.spec} is decoded without a drafter here")
     begin(engine, len(chosen), runs)
@@ -129,7 +130,7 @@ def _conclude(engine: Engine, found: Sequence[Measurement], threshold: float | N
         speculative = next(one for one in overall if one.configuration == SPECULATIVE)
         verdict = Adoption(speculative.ratio, threshold, speculative.parity["different"] > 0)
         try:
-            verdict.store(engine.options.data_dir, engine.target, engine.options.drafter)
+            verdict.store(engine.options.data_dir, engine.target, engine.drafter_key)
         except OSError as error:
             raise StorageError(f"the verdict cannot be kept: {error}") from error
         show_verdict(engine.options.drafter, verdict)

@@ -100,7 +100,7 @@ def test_a_worker_goes_by_the_verdict_when_told_to(measured: tuple[Mill, list[Ro
     assert mill.run("run", mill.input([line], "run.jsonl"), env={"CIDERMILL_ADOPT": "measured"}).returncode == 0
     assert [row["drafter"] for row in mill.requests()] == ["none"]
     log = (mill.data_dir / "logs" / "worker.log").read_text("utf-8")
-    assert "decoding plainly, without drafter auto: 0.50 times the rate of plain decoding: not adopted" in log
+    assert "decoding plainly, without drafter suffix: 0.50 times the rate of plain decoding: not adopted" in log
 
 
 def test_a_sweep_compares_fixed_numbers_of_drafted_tokens_and_keeps_no_verdict(mill_at: MillAt, profiles: Path) -> None:
@@ -145,6 +145,7 @@ class TheEngine:
 
     def __init__(self, data_dir: Path) -> None:
         self.options = type("Options", (), {"data_dir": data_dir, "drafter": "auto"})
+        self.drafter_key = "suffix"
         self.target = type("Target", (), {"spec": "m", "identity": "x"})
 
 

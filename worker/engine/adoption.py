@@ -1,7 +1,7 @@
 """Adoption: whether speculation with a drafter was measured to be worth it on this machine.
 
-`cidermill bench` leaves a verdict per drafter, model and machine; an engine that adopts only what was measured decodes
-plainly where there is no good one.
+`cidermill bench` leaves a verdict per drafter, by its contents, model and machine. An engine needs a good one for a
+wrong pairing, and for any drafter when it adopts only what was measured (see `selection`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Adoption:
 
     @classmethod
     def find(cls, data_dir: Path, target: Target, drafter: str) -> Adoption | None:
-        """The verdict on `drafter`; None when there is none, or none to be read."""
+        """The verdict on the drafter of this key (`Pairing.key`); None when there is none, or none to be read."""
         try:
             record = stored.read(_path(data_dir, target, drafter))
             if record is None:

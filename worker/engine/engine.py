@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import mlx.core as mx
 
@@ -14,13 +13,12 @@ from api.acceptance import LOSSLESS, AcceptanceRule
 from api.identity import batch_of
 from api.schemas import Choice, GenerationRequest, GenerationResult, JobStats
 from worker.engine.admission import check_context, check_token_ids, end_rules
-from worker.engine.adoption import Adoption
 from worker.engine.budget import Budget
 from worker.engine.choices import choice_of, choice_seed, usage_of
 from worker.engine.clock_watch import ClockWatch
 from worker.engine.completion import Completion, EndRules
 from worker.engine.drafters.batch_memory import BatchMemory, Outputs
-from worker.engine.drafters.choice import NONE, DrafterLoader
+from worker.engine.drafters.choice import DrafterLoader
 from worker.engine.drafters.protocol import Drafter, NoDrafter
 from worker.engine.generation import Generation, OnTokens
 from worker.engine.interruption import Interruption
@@ -35,6 +33,7 @@ from worker.engine.profile import PassTimer, Profile, Profiles, pair_key
 from worker.engine.prompt import PromptError, prompt_tokens
 from worker.engine.recipe import resolve, sampling_of, with_profile
 from worker.engine.sampling import NoTokenLeft, Sampling
+from worker.engine.selection import PLAIN, Adopt, Selected, Selection
 from worker.engine.session import PrefixTree, Session
 from worker.engine.speculation import Speculation
 from worker.engine.tally import Tally
@@ -46,18 +45,17 @@ from worker.engine.verify.verifier import Verifier
 class EngineOptions:
     """data_dir: converted models, and what was measured and learned. max_tree_nodes 1 turns speculation off.
 
-    drafter: see `drafters.choice`. noise_guided: whether drafters rank with the draw's own noise. adopt: whether to
-    speculate "always", as far as it pays, or only with a drafter that was "measured" to be worth it (see `adoption`).
-    default_max_tokens: cap of requests that name none. fixed_nodes: verify this many nodes whatever they cost.
-    memory_limit_gb: GB (2^30 bytes) that model and drafters may take; None = what the device gives them.
-    prefix_cache_bytes: for snapshots of prompts; 0 keeps none, None = a quarter of what the weights leave of the memory
-    limit. batch_memory: whether drafters see the earlier answers of a batch.
+    drafter: see `drafters.choice`. noise_guided: whether drafters rank with the draw's own noise. adopt: when a drafter
+    is used, see `selection`. default_max_tokens: cap of requests that name none. fixed_nodes: verify this many nodes
+    whatever they cost. memory_limit_gb: GB (2^30 bytes) that model and drafters may take; None = what the device gives
+    them. prefix_cache_bytes: for snapshots of prompts; 0 keeps none, None = a quarter of what the weights leave of the
+    memory limit. batch_memory: whether drafters see the earlier answers of a batch.
     """
 
     data_dir: Path
     drafter: str = "auto"
     noise_guided: bool = True
-    adopt: Literal["always", "measured"] = "always"
+    adopt: Adopt = "matched"
     max_tree_nodes: int = 16
     prefill_chunk: int = 2048
     default_max_tokens: int = 1024
@@ -86,18 +84,18 @@ class Engine:
         profile: Profile,
         options: EngineOptions,
         notify: Callable[[str], None] = lambda _: None,
-        drafter: Drafter | None = None,
+        selected: Selected | None = None,
     ) -> None:
-        """drafter: in use already for the same choice; None = to be loaded. Raises ModelError."""
+        """selected: the drafter that is in use already; None = to be selected. Raises ModelError."""
         self.target, self.options, self._notify = target, options, notify
         self.profile = profile
         self.verifier = Verifier(target.model, profile.verification, profile.reuses_prefixes)
         budget = Budget(profile.curve, options.fixed_nodes, options.max_tree_nodes)
-        speculates = self.verifier.mode != "plain" and budget.max_nodes > 1 and self._adopts()
-        self.drafter: Drafter = (drafter or self._load_drafter()) if speculates else NoDrafter()
+        speculates = self.verifier.mode != "plain" and budget.max_nodes > 1
+        self._selected = (selected or self._select()) if speculates else PLAIN
+        self.drafter: Drafter = self._selected.drafter
         on_device = self.drafter.taps is not None or bool(self.drafter.new_cache())
-        pair = pair_key(target, f"{options.drafter} ({self.drafter.name})")
-        self._learned = Learned(options.data_dir / "drafters", pair, notify)
+        self._learned = Learned(options.data_dir / "drafters", pair_key(target, self._selected.key), notify)
         self.speculation = Speculation(budget, self._learned.calibration, self._learned.cost, on_device=on_device)
         self._session = Session(self.verifier, PrefixTree(self._prefix_cache_bytes), self.verifier.reusable)
         self._memory = BatchMemory()
@@ -126,8 +124,10 @@ class Engine:
 
     def with_options(self, options: EngineOptions) -> Engine:
         """An engine over the same loaded models; the session is its own."""
-        same = options.drafter == self.options.drafter and not isinstance(self.drafter, NoDrafter)
-        return Engine(self.target, self.profile, options, self._notify, self.drafter if same else None)
+        same = (options.drafter, options.adopt) == (self.options.drafter, self.options.adopt)
+        keeps = same and not isinstance(self.drafter, NoDrafter)
+        selected = replace(self._selected, drafter=self.drafter) if keeps else None
+        return Engine(self.target, self.profile, options, self._notify, selected)
 
     def upkeep(self) -> None:
         """What can wait until a request is answered: keep what it taught, and see whether the clock has moved."""
@@ -155,20 +155,15 @@ class Engine:
     def description(self) -> Description:
         return Description(str(self.target.spec), chip(), self.drafter.name, self.verifier.mode)
 
-    def _load_drafter(self) -> Drafter:
+    @property
+    def drafter_key(self) -> str:
+        """What a verdict on this engine's drafter is kept by."""
+        return self._selected.key
+
+    def _select(self) -> Selected:
         options = self.options
         loader = DrafterLoader(self.target, options.data_dir, options.memory_limit_gb, self._notify)
-        return loader.load(options.drafter)
-
-    def _adopts(self) -> bool:
-        """Whether the drafter may be used at all."""
-        if self.options.adopt == "always" or self.options.drafter == NONE:
-            return True
-        adoption = Adoption.find(self.options.data_dir, self.target, self.options.drafter)
-        if adoption is None or not adoption.is_adopted:
-            why = "it was not measured here; run cidermill bench" if adoption is None else str(adoption)
-            self._notify(f"decoding plainly, without drafter {self.options.drafter}: {why}")
-        return adoption is not None and adoption.is_adopted
+        return Selection(loader, options.adopt, self._notify).select(options.drafter)
 
     def _new_watch(self) -> ClockWatch:
         return ClockWatch(self.profile.curve.cost(1), lambda: self.clock())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def load_target(
         vocabulary=int(text_config.get("vocab_size") or len(tokenizer)),
         dtype=_float_type(model),
         recipe=recipe,
-        identity=_identity(directory),
+        identity=contents_identity(directory, directory.glob("model*.safetensors")),
     )
 
 
@@ -132,7 +132,8 @@ def _float_type(model: Any) -> mx.Dtype:
     return commonest
 
 
-def _identity(directory: Path) -> str:
-    files = sorted([directory / "config.json", *directory.glob("model*.safetensors")])
+def contents_identity(directory: Path, weights: Iterable[Path]) -> str:
+    """Changes whenever the config.json in `directory`, or one of the files `weights`, may have changed."""
+    files = sorted([directory / "config.json", *weights])
     facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return hashlib.sha256(repr((str(directory), facts)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((str(directory.resolve()), facts)).encode()).hexdigest()[:16]

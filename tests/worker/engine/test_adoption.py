@@ -56,16 +56,19 @@ def test_an_engine_can_be_told_to_adopt_only_what_was_measured(
     engine = engine_for(llama)
     drafter, (notice,) = measured(engine)
     assert drafter == "none"
-    assert "run cidermill bench" in notice
-    Adoption(1.02, 1.15, False).store(tmp_path, engine.target, "auto")
+    assert notice == (
+        "decoding plainly, without drafter suffix: it was not measured here; "
+        "to measure it, run cidermill bench --drafter auto --model tiny"
+    )
+    Adoption(1.02, 1.15, False).store(tmp_path, engine.target, engine.drafter_key)
     drafter, (notice,) = measured(engine)
     assert drafter == "none"
     assert "1.02 times the rate of plain decoding: not adopted" in notice
-    Adoption(1.3, 1.15, False).store(tmp_path, engine.target, "auto")
+    Adoption(1.3, 1.15, False).store(tmp_path, engine.target, engine.drafter_key)
     assert measured(engine) == ("suffix", [])
 
 
 def test_without_being_told_an_engine_speculates(llama: Any, engine_for: EngineFor, tmp_path: Path) -> None:
     engine = engine_for(llama)
-    Adoption(0.5, 1.15, True).store(tmp_path, engine.target, "auto")
+    Adoption(0.5, 1.15, True).store(tmp_path, engine.target, engine.drafter_key)
     assert engine.with_options(engine.options).drafter.name == "suffix"

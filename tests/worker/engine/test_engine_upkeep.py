@@ -83,7 +83,7 @@ def test_what_a_batch_taught_is_there_for_the_next_process(engine_for: EngineFor
         first.upkeep()
     (file,) = files(tmp_path, "drafters")
     record = json.loads(file.read_text())
-    assert (record["key"]["model"], record["key"]["drafter"]) == ("tiny", "auto (suffix)")
+    assert (record["key"]["model"], record["key"]["drafter"]) == ("tiny", "suffix")
     assert guesses_known_to(record["calibration"]) > 50
     second = engine_for(model, curve=CostCurve((1, 4), (1000.0, 1100.0)))
     assert second.speculation.calibration.record == first.speculation.calibration.record

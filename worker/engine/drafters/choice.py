@@ -3,9 +3,9 @@
     auto | none | PART[+PART...]        PART = NAME[:OPTION=VALUE[,OPTION=VALUE...]]
                                         NAME = suffix | mtp | a draft model or drafter's checkpoint
 
-`auto` is the suffix drafter, and the target's own multi-token prediction head where its checkpoint carries one. A
-checkpoint is named as models are: a directory, a GGUF file or a hub id; its config.json says what kind it is. Options
-have the checkpoint's own values, or this program's, where nobody asks for another:
+What `auto` stands for is found by `selection`. A checkpoint is named as models are: a directory, a GGUF file or a hub
+id; its config.json says what kind it is. Options have the checkpoint's own values, or this program's, where nobody asks
+for another:
 
     a head          depth, beam: of its trees; hidden: normed or residual, the target's state that it reads
     a draft model   depth, beam
@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from api.errors import ModelError
 from worker.engine.drafters.dflash import DFlashSettings, load_dflash
@@ -31,15 +31,38 @@ from worker.engine.drafters.gemma_assistant import AssistantSettings, load_gemma
 from worker.engine.drafters.metadata import HelperKind, helper_kind, read_config
 from worker.engine.drafters.mixture import MixtureDrafter
 from worker.engine.drafters.mtp import EXPANSION as MTP_EXPANSION
-from worker.engine.drafters.mtp import HiddenState, MtpDrafter, find_mtp, load_mtp
+from worker.engine.drafters.mtp import HiddenState, MtpDrafter, MtpSource, find_mtp, load_mtp
 from worker.engine.drafters.options import Options
 from worker.engine.drafters.protocol import Drafter, NoDrafter
 from worker.engine.drafters.suffix import SuffixDrafter
-from worker.engine.loading import Target, resolve
-from worker.engine.memory import DoesNotFitError, MemoryLimit, ModelMemory, ReadWeights
+from worker.engine.loading import Target, contents_identity, resolve
+from worker.engine.memory import MemoryLimit, ModelMemory, ReadWeights
 from worker.engine.models import ModelSpec
 
 AUTO, NONE, SUFFIX, MTP = "auto", "none", "suffix", "mtp"
+
+PartKind = Literal["suffix", "own head", "draft model"] | HelperKind
+
+
+@dataclass(frozen=True)
+class Part:
+    """One source of guesses. spec, directory: of its checkpoint, None for the suffix drafter and the target's own head.
+
+    identity: changes whenever its checkpoint may have changed.
+    """
+
+    kind: PartKind
+    name: str
+    options: Options
+    identity: str = ""
+    spec: ModelSpec | None = None
+    directory: Path | None = None
+
+    def __str__(self) -> str:
+        """What it is, in contents and not in name."""
+        dtype = self.spec.dtype if self.spec else None
+        facts = {"options": str(self.options), "type": dtype or "", "identity": self.identity}
+        return " ".join([self.kind, *(f"{name} {fact}" for name, fact in facts.items() if fact)])
 
 
 @dataclass(frozen=True)
@@ -51,13 +74,13 @@ class DrafterLoader:
     memory_limit_gb: float | None = None
     notify: Callable[[str], None] = lambda _: None
 
-    def load(self, choice: str) -> Drafter:
-        """The drafter of `choice`. Raises ModelError when a part is unknown, broken, or does not fit the target."""
+    def parts(self, choice: str) -> list[Part]:
+        """What `choice` names: checkpoints are found, or fetched, and not read.
+
+        Raises ModelError for what makes no sense, and for a part that is unknown.
+        """
         if choice == NONE:
-            return NoDrafter()
-        if choice == AUTO:
-            head = self._own_head_if_it_fits()
-            return MixtureDrafter([SuffixDrafter(), head]) if head else SuffixDrafter()
+            return []
         parts = [Options.split(part) for part in choice.split("+")]
         names = {name for name, _ in parts}
         if len(names) < len(parts) or {"", AUTO, NONE} & names:
@@ -65,29 +88,61 @@ class DrafterLoader:
                 f"drafter {choice!r}: give {AUTO}, {NONE}, or one or several of {SUFFIX}, {MTP} and checkpoints, "
                 "each once, joined by +"
             )
-        drafters = [self._part(name, options) for name, options in parts]
-        for _, options in parts:
-            options.close()
+        return [self._part(name, options) for name, options in parts]
+
+    def load(self, choice: str) -> Drafter:
+        """The drafter of `choice`. Raises ModelError when a part is unknown, broken, or does not fit the target."""
+        parts, memory = self.parts(choice), cache(self._memory)
+        drafters = [self._drafter(part, memory) for part in parts]
+        for part in parts:
+            part.options.close()
+        if not drafters:
+            return NoDrafter()
         return drafters[0] if len(drafters) == 1 else MixtureDrafter(drafters)
 
-    def _part(self, name: str, options: Options) -> Drafter:
+    @cached_property
+    def own_head(self) -> MtpSource | None:
+        """The multi-token prediction head that comes with the target's checkpoint. Raises ModelError."""
+        directory = self.target.directory
+        return find_mtp(directory) if (directory / "config.json").is_file() else None
+
+    def _part(self, name: str, options: Options) -> Part:
         if name == SUFFIX:
-            return SuffixDrafter()
+            return Part("suffix", name, options)
         if name == MTP:
-            head = self._own_head(options)
+            head = self.own_head
             if head is None:
                 raise ModelError(
                     f"drafter {MTP}: {self.target.spec} carries no multi-token prediction head; name the checkpoint of "
                     "one that was made for it, or use another drafter"
                 )
-            return head
+            return Part("own head", name, options, contents_identity(head.directory, head.files))
         spec = ModelSpec.parse(name)
-        directory = resolve(spec, self.data_dir / "models", self._memory, self.notify)
-        return self._checkpoint(spec, directory, helper_kind(read_config(directory)), options)
+        directory = self._directories.get(spec)
+        if directory is None:
+            directory = resolve(spec, self.data_dir / "models", self._memory(), self.notify)
+            self._directories[spec] = directory
+        kind = helper_kind(read_config(directory)) or "draft model"
+        identity = contents_identity(directory, directory.glob("*.safetensors"))
+        return Part(kind, name, options, identity, spec, directory)
 
-    def _checkpoint(self, spec: ModelSpec, directory: Path, kind: HelperKind | None, options: Options) -> Drafter:
-        read = self._memory.reader(str(spec))
-        if kind == "dflash":
+    @cached_property
+    def _directories(self) -> dict[ModelSpec, Path]:
+        """Of the checkpoints that were found: the hub is asked once."""
+        return {}
+
+    def _drafter(self, part: Part, memory: Callable[[], ModelMemory]) -> Drafter:
+        """memory: of all parts together."""
+        if part.kind == "suffix":
+            return SuffixDrafter()
+        if part.kind == "own head":
+            assert self.own_head is not None
+            return self._head(self.own_head, memory().reader(MTP), part.options)
+        assert part.spec is not None
+        assert part.directory is not None
+        spec, directory, options = part.spec, part.directory, part.options
+        read = memory().reader(str(spec))
+        if part.kind == "dflash":
             settings = DFlashSettings.asked(options, self.target.tokenizer, self._addressable)
             drafter = load_dflash(directory, self.target.model, settings, read)
             if settings.vocabulary is not None and drafter.guessed_tokens is None:
@@ -95,16 +150,16 @@ class DrafterLoader:
                     f"drafter {spec}: vocabulary has no effect, as the head of {self.target.spec} is of no use in part"
                 )
             return drafter
-        if kind == "gemma_assistant":
+        if part.kind == "gemma_assistant":
             return load_gemma_assistant(directory, self.target.model, AssistantSettings.asked(options), read)
-        if kind == "mtp":
-            head = self._head(directory, read, options)
-            if head is None:
+        if part.kind == "mtp":
+            source = find_mtp(directory)
+            if source is None:
                 raise ModelError(f"drafter {spec}: {directory} holds no tensors of a multi-token prediction head")
-            return head
+            return self._head(source, read, options)
         expansion = DRAFT_MODEL_EXPANSION.asked(options)
         return load_draft_model(
-            spec, self.target, self.data_dir, expansion=expansion, memory=self._memory, notify=self.notify
+            spec, self.target, self.data_dir, expansion=expansion, memory=memory(), notify=self.notify
         )
 
     @property
@@ -112,30 +167,13 @@ class DrafterLoader:
         """Ids from here on mean nothing: embeddings often have more rows than there are tokens."""
         return min(self.target.vocabulary, known_ids(self.target.tokenizer))
 
-    @cached_property
     def _memory(self) -> ModelMemory:
         """What the target leaves, and each part after it."""
         memory = ModelMemory(MemoryLimit.of(self.memory_limit_gb))
         memory.count(str(self.target.spec), self.target.model)
         return memory
 
-    def _own_head_if_it_fits(self) -> MtpDrafter | None:
-        try:
-            return self._own_head(Options(MTP, {}))
-        except DoesNotFitError as error:
-            self.notify(f"drafting without the model's own multi-token prediction head: {error}")
-            return None
-
-    def _own_head(self, options: Options) -> MtpDrafter | None:
-        """The head that comes with the target's checkpoint."""
-        if not (self.target.directory / "config.json").is_file():
-            return None
-        return self._head(self.target.directory, self._memory.reader(MTP), options)
-
-    def _head(self, directory: Path, read: ReadWeights, options: Options) -> MtpDrafter | None:
-        source = find_mtp(directory)
-        if source is None:
-            return None
+    def _head(self, source: MtpSource, read: ReadWeights, options: Options) -> MtpDrafter:
         hidden = options.choice("hidden", get_args(HiddenState)) or source.hidden
         expansion = MTP_EXPANSION.asked(options)
         head = load_mtp(source, self.target.model, read)

@@ -20,6 +20,10 @@ class Options:
         self._name, self._values = name, dict(values)
         self._known: list[str] = []
 
+    def __str__(self) -> str:
+        """The same for the same options, in whatever order."""
+        return ",".join(f"{option}={value}" for option, value in sorted(self._values.items()))
+
     @classmethod
     def split(cls, part: str) -> tuple[str, Options]:
         """The name and the options of one part of a choice. A path goes on behind a colon that a slash follows."""

@@ -21,11 +21,9 @@ def loader_for(engine_for: EngineFor, family: str, directory: Path) -> DrafterLo
     return DrafterLoader(replace(engine_for(target(family)).target, directory=directory), directory / "models")
 
 
-def test_auto_is_the_suffix_drafter_and_the_targets_own_head(engine_for: EngineFor, tmp_path: Path) -> None:
-    assert loader_for(engine_for, "qwen3_5", tmp_path / "bare").load("auto").name == "suffix"
+def test_mtp_is_the_targets_own_head(engine_for: EngineFor, tmp_path: Path) -> None:
     raw_model(tmp_path, "qwen3_5")
     loader = loader_for(engine_for, "qwen3_5", tmp_path)
-    assert loader.load("auto").name == "suffix+mtp"
     assert loader.load("mtp").name == "mtp"
     assert loader.load("mtp+suffix").name == "mtp+suffix"
 

@@ -21,6 +21,7 @@ from worker.engine.drafters.choice import DrafterLoader
 from worker.engine.drafters.dflash import DFlashSettings, load_dflash
 from worker.engine.loading import Target
 from worker.engine.memory import DoesNotFitError, MemoryLimit, ModelMemory
+from worker.engine.selection import Selection
 
 ROOM = 256 * 2**20
 GEMMA = "gemma4_text"
@@ -95,10 +96,15 @@ def test_auto_leaves_out_a_head_that_does_not_fit_and_says_so(
     model, size = mtp_target("qwen3_5"), size_of(raw_tensors("qwen3_5"))
     target = replace(engine_target(model), directory=tmp_path)
     told: list[str] = []
-    assert DrafterLoader(target, tmp_path, limit_gb(model, size - 32), told.append).load("auto").name == "suffix"
+
+    def auto(gigabytes: float) -> str:
+        loader = DrafterLoader(target, tmp_path, gigabytes, told.append)
+        return Selection(loader, "matched", told.append).select("auto").drafter.name
+
+    assert auto(limit_gb(model, size - 32)) == "suffix"
     (line,) = told
     assert line.startswith(f"drafting without the model's own multi-token prediction head: model {target.spec} with ")
-    assert DrafterLoader(target, tmp_path, limit_gb(model, size), told.append).load("auto").name == "suffix+mtp"
+    assert auto(limit_gb(model, size)) == "suffix+mtp"
     with pytest.raises(DoesNotFitError, match="with drafter mtp needs"):
         DrafterLoader(target, tmp_path, limit_gb(model, size - 32)).load("mtp")
 
