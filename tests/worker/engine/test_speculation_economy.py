@@ -166,6 +166,33 @@ def test_a_draft_beside_a_pass_is_free_on_the_host_and_costs_its_median_on_the_d
     assert cost.samples == {2: [5.0]}
 
 
+def test_the_first_draft_after_a_pause_is_charged_and_teaches_what_the_others_take() -> None:
+    cost = DraftCost({2: [4.0]})
+    speculation = Speculation(Budget(CURVE), Calibration(), cost)
+    tree = TokenTree(0)
+    tree.add(0, RIGHT, 0.98)
+
+    def charged(draft_ms: float) -> float:
+        """Plain passes that the gate was told a round costs, less those of its own pass."""
+        recorded: list[float] = []
+        speculation.gate.record = lambda tokens, cost: recorded.append(cost)  # type: ignore[method-assign]
+        nodes = len(speculation.choose(tree, draft_ms))
+        return recorded[0] * CURVE.cost(1) - CURVE.cost(nodes)
+
+    speculation.start_request()
+    assert charged(900.0) == pytest.approx(4.0)  # the first draft of the process
+    assert charged(6.0) == pytest.approx(5.0)
+    for _ in range(50):
+        speculation.pass_over(TokenTree(0))
+    assert charged(300.0) == pytest.approx(5.0)
+    assert charged(6.0) == pytest.approx(6.0)
+    speculation.pass_over(TokenTree(0))
+    # A prompt is absorbed as it is prefilled, so the first draft of a text has nothing to catch up with.
+    speculation.start_request()
+    assert charged(7.0) == pytest.approx(6.0)
+    assert cost.samples == {2: [4.0, 6.0, 6.0, 7.0]}
+
+
 def test_where_only_chains_can_be_verified_the_whole_tree_still_teaches() -> None:
     speculation = Speculation(Budget(CURVE))
     tree = TokenTree(0)

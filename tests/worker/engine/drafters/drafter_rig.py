@@ -29,7 +29,7 @@ class Rig:
     """One drafter in use. `tokens` is the text so far, the pending token included."""
 
     def __init__(self, case: DrafterCase, sampling: Sampling | None = None, prefix_bytes: int = 0) -> None:
-        self.drafter = case.make()
+        self.case, self.drafter = case, case.make()
         self.sampling = sampling or Sampling()
         self.session = Session(Verifier(case.target), PrefixTree(prefix_bytes))
         self.session.serve(self.drafter)

@@ -166,6 +166,45 @@ def test_what_a_draft_ran_is_not_run_again(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_5", "gemma3_text"])
+def test_what_a_draft_ran_is_not_run_again_after_rounds_without_a_draft(family: str) -> None:
+    rng = random.Random(4)
+    rig = Rig(case_of(model_of(family), "tree"))
+    rig.prompt(text(rng, 15))
+    drafter = rig.drafter
+    assert isinstance(drafter, Watched)
+    for pause in (1, 4):
+        tree = rig.draft(LIMITS)
+        node = rng.choice([node for node in range(1, len(tree)) if tree.children(node)])
+        other = next(token for token in range(3, VOCABULARY) if tree.child(node, token) is None)
+        rig.accept(tree, node, other)
+        for token in text(rng, pause):
+            rig.pass_over(token)
+        drafter.ran = 0
+        rig.session.catch_up()
+        assert drafter.ran == pause, "the draft had all up to the token that the target drew instead"
+
+
+@pytest.mark.parametrize("family", ["llama", "deepseek_v3"])
+def test_a_draft_is_not_taken_over_by_a_prompt_that_turns_off_before_it(family: str) -> None:
+    rng = random.Random(5)
+    case = case_of(model_of(family), "tree")
+    rig = Rig(case)
+    drafter = rig.drafter
+    assert isinstance(drafter, Watched)
+    prompt = text(rng, 15)
+    rig.prompt(prompt)
+    rig.draft(LIMITS)
+    rig.pass_over(8)
+    drafter.ran = 0
+    # The token that was drafted after comes again, six places earlier.
+    assert rig.prompt([*prompt[:8], prompt[-1], 9, 4]) == 8
+    assert drafter.ran == 2
+    cold = Rig(case)
+    cold.prompt(rig.tokens)
+    np.testing.assert_allclose(following(rig), following(cold), atol=1e-4 * np.abs(following(cold)).max())
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_5", "gemma3_text"])
 def test_a_draft_over_other_layers_is_not_taken_over(family: str) -> None:
     rng = random.Random(2)
     model = model_of(family)
