@@ -1,4 +1,4 @@
-"""The drafter: context after every pass, a block and a tree of guesses before the next."""
+"""The drafter: the context of what was committed, and from it a block and a tree of guesses."""
 
 from __future__ import annotations
 
