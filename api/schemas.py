@@ -323,7 +323,8 @@ class Phases(Contract):
 class JobStats(Contract):
     """Measurements of one generation, over all of its choices.
 
-    decode_tps: completion tokens after the first / (wall - ttft), per second. e2e_tps: completion tokens / wall.
+    first_pass_tokens: completion tokens that came with the first pass, which ended at ttft. decode_tps: those after
+    it / (wall - ttft), per second. e2e_tps: completion tokens / wall.
     ttft_ms, wall_ms: milliseconds on the worker's monotonic clock. acceptance: accepted / drafted tokens, None when
     nothing was drafted. tokens_per_pass: completion tokens / passes. budgets: nodes in the tree -> number of passes.
     acceptance_collapsed_at: completion tokens before the first pass with which less than 10 % of the drafted tokens of
@@ -333,6 +334,7 @@ class JobStats(Contract):
 
     wall_ms: float
     ttft_ms: float | None = None
+    first_pass_tokens: int | None = None
     decode_tps: float | None = None
     e2e_tps: float | None = None
     passes: int = 0

@@ -45,9 +45,9 @@ class Measured:
     @property
     def decode_tps(self) -> float:
         windows = [
-            (len(text) - 1, one.wall_ms - one.ttft_ms)
+            (len(text) - one.first_pass_tokens, one.wall_ms - one.ttft_ms)
             for text, one in zip(self.texts, self.stats, strict=True)
-            if one.decode_tps is not None and one.ttft_ms is not None
+            if one.decode_tps is not None and one.ttft_ms is not None and one.first_pass_tokens is not None
         ]
         return 1000 * sum(tokens for tokens, _ in windows) / sum(spent for _, spent in windows)
 

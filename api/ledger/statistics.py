@@ -24,9 +24,10 @@ _SUMS = (
     "passes",
 )
 _PHASES = tuple(Phases.model_fields)
-# Both sums over the requests that have a first token; one that stopped at once has none after the first.
+# Both sums over the requests that have a first token. A result of an older worker does not tell what its first pass
+# brought: at least one token.
 _DECODED = R.ttft_ms.is_not(None) & (R.completion_tokens >= 1)
-_TOKENS_AFTER_FIRST = func.sum(R.completion_tokens - 1).filter(_DECODED)
+_TOKENS_AFTER_FIRST = func.sum(R.completion_tokens - func.coalesce(R.first_pass_tokens, 1)).filter(_DECODED)
 _DECODE_MS = func.sum(R.wall_ms - R.ttft_ms).filter(_DECODED)
 
 

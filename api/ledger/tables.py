@@ -11,7 +11,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from api.ledger.columns import JsonText, SafeText
 from api.states import OPEN_REQUEST_STATES, BatchState, RequestState
 
-REVISION = "0002"
+REVISION = "0003"
 """The migration that these tables correspond to."""
 
 
@@ -112,6 +112,7 @@ class ResultRow(Base):
     chip: Mapped[str | None]
     wall_ms: Mapped[float | None]
     ttft_ms: Mapped[float | None]
+    first_pass_tokens: Mapped[int | None]
     decode_tps: Mapped[float | None]
     e2e_tps: Mapped[float | None]
     passes: Mapped[int | None]

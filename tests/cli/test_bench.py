@@ -136,7 +136,7 @@ def test_without_a_drafter_there_is_nothing_to_compare(working_mill: Mill) -> No
 
 
 def made(name: str, parity: Parity, *, decode_ms: float = 1000.0) -> Measurement:
-    stats = JobStats(wall_ms=500.0 + decode_ms, ttft_ms=500.0, decode_tps=10.0, passes=11)
+    stats = JobStats(wall_ms=500.0 + decode_ms, ttft_ms=500.0, first_pass_tokens=1, decode_tps=10.0, passes=11)
     return Measurement(name, "a", "code", 1, stats, 11, "", parity)
 
 

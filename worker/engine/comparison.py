@@ -2,7 +2,7 @@
 
 Every run decodes every prompt under every configuration, one right after the other and in turning order, so a clock
 that drifts reaches all of them alike. Caches are cold each time. Rates are those of the decode window: completion
-tokens after the first / (wall - time to first token). Texts are compared with mlx-lm's own plain decoding.
+tokens after the first pass / (wall - time to first token). Texts are compared with mlx-lm's own plain decoding.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ class Measurement:
     @property
     def decoded(self) -> tuple[int, float]:
         """Tokens and seconds of the decode window; (0, 0) for a text that has none."""
-        if self.stats.decode_tps is None or self.stats.ttft_ms is None:
+        stats = self.stats
+        if stats.decode_tps is None or stats.ttft_ms is None or stats.first_pass_tokens is None:
             return 0, 0.0
-        return self.completion_tokens - 1, (self.stats.wall_ms - self.stats.ttft_ms) / 1000
+        return self.completion_tokens - stats.first_pass_tokens, (stats.wall_ms - stats.ttft_ms) / 1000
 
 
 def compare(

@@ -197,7 +197,7 @@ class Generation:
 
     def _advance(self, tokens: Sequence[int], origins: Sequence[Origin]) -> None:
         """Take the tokens of a pass, in order, and tell everyone who follows the text."""
-        self.tally.first_token()
+        self.tally.tokens_arrived()
         with self.tally.stopwatch.phase("draft"):
             self.speculation.learn(tokens)
             self.drafter.commit(tokens)
@@ -206,6 +206,7 @@ class Generation:
         for token, origin in zip(tokens, origins, strict=True):
             if self.completion.push(token, origin):
                 break
+        self.tally.tokens_taken()
         self._on_tokens(self.completion.new_text(), len(self.completion.tokens))
 
 

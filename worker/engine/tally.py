@@ -24,6 +24,7 @@ class Tally:
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     completions: list[Completion] = field(default_factory=list)
     ttft_ms: float | None = None
+    first_pass_tokens: int | None = None
     passes: int = 0
     drafted: int = 0
     collapsed_at: int | None = None
@@ -53,20 +54,29 @@ class Tally:
         if self.collapsed_at is None and self.window.collapsed:
             self.collapsed_at = self.completion_tokens
 
-    def first_token(self) -> None:
+    def tokens_arrived(self) -> None:
+        """A pass has come home; the first one ends the time to first token."""
         if self.ttft_ms is None:
             self.ttft_ms = self.stopwatch.elapsed_ms()
+
+    def tokens_taken(self) -> None:
+        """The tokens of the pass are in the completion."""
+        if self.first_pass_tokens is None:
+            self.first_pass_tokens = self.completion_tokens
 
     def stats(self, **facts: Any) -> JobStats:
         """The statistics of a finished request; `facts` are JobStats fields that the engine knows."""
         wall_ms = self.stopwatch.elapsed_ms()
         decode_ms = wall_ms - (self.ttft_ms or 0.0)
         tokens = self.completion_tokens
-        decodes = tokens > 1 and self.ttft_ms is not None and decode_ms > 0
+        # A stop may have taken back some of what the first pass brought.
+        first = None if self.first_pass_tokens is None else min(self.first_pass_tokens, tokens)
+        decodes = first is not None and tokens > first and decode_ms > 0
         return JobStats(
             wall_ms=wall_ms,
             ttft_ms=self.ttft_ms,
-            decode_tps=(tokens - 1) / decode_ms * 1000 if decodes else None,
+            first_pass_tokens=first,
+            decode_tps=(tokens - (first or 0)) / decode_ms * 1000 if decodes else None,
             e2e_tps=tokens / wall_ms * 1000 if tokens else None,
             passes=self.passes,
             drafted_tokens=self.drafted,

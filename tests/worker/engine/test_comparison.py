@@ -83,6 +83,16 @@ def test_a_prompt_that_is_refused_is_named(llama: Any, engine_for: EngineFor) ->
         next(compare({PLAIN: engine_for(llama)}, [too_long], 1, ignore))
 
 
+def test_what_the_first_pass_brought_is_not_in_the_decode_window() -> None:
+    # Passes of 100 ms that bring one token each, and others that bring three: three times the rate, also of a short text.
+    plain = measurement(PLAIN, 1, tokens=12, decode_ms=1100.0)
+    threefold = measurement(SPECULATIVE, 1, tokens=12, first_pass=3, decode_ms=300.0)
+    assert plain.decoded == (11, 1.1)
+    assert threefold.decoded == (9, 0.3)
+    assert summarise([plain, threefold])[1].ratio == pytest.approx(3.0)
+    assert measurement(SPECULATIVE, 1, tokens=3, first_pass=3).decoded == (0, 0.0)
+
+
 def measurement(
     name: str,
     run: int,
@@ -96,12 +106,14 @@ def measurement(
     accepted: int = 0,
     passes: int = 10,
     memory: int = 0,
+    first_pass: int = 1,
 ) -> Measurement:
-    """A text of `tokens` tokens whose first came after 500 ms."""
+    """A text of `tokens` tokens of which the `first_pass` first ones came after 500 ms."""
     stats = JobStats(
         wall_ms=500.0 + decode_ms,
         ttft_ms=500.0,
-        decode_tps=(tokens - 1) / decode_ms * 1000 if tokens > 1 else None,
+        first_pass_tokens=first_pass,
+        decode_tps=(tokens - first_pass) / decode_ms * 1000 if tokens > first_pass else None,
         passes=passes,
         drafted_tokens=drafted,
         accepted_tokens=accepted,
