@@ -1,18 +1,22 @@
-"""The cost curve of a machine, as a table with bars for people and as JSON lines for programs."""
+"""The cost curve of a machine, as a table and a plot for people and as JSON lines for programs."""
 
 from __future__ import annotations
 
+import shutil
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cli.output import emit, emit_json, piped
+from cli.cost_plot import cost_plot
+from cli.output import counted, emit, emit_json, piped
 
 if TYPE_CHECKING:
     from worker.engine.engine import Engine
 
-PLOT_WIDTH = 48
+PLOT_TITLE = "what a pass over n nodes costs, in passes over one: a tree pays when it yields more tokens than that"
+# All measured counts have columns of their own.
+NARROWEST, WIDEST = 60, 100
 Row = dict[str, Any]
 
 
@@ -42,34 +46,21 @@ def show_costs(passes: list[Row], drafts: list[Row]) -> None:
         f"{first['model']} ({first['quantization']}), verified in {first['verification']} mode\n"
         f"{first['chip']}, power {first['power']}, mlx {first['mlx']}, kernels {first['kernels']}\n"
     )
-    most = max(row["ratio"] for row in passes)
-    shown = [row | {"bar": bar(row["ratio"], most)} for row in passes]
-    columns = {
-        "nodes": "nodes",
-        "milliseconds": "ms",
-        "ratio": "of one node",
-        "bar": "a tree pays beyond so many tokens",
-    }
-    emit(shown, columns)
+    emit(passes, {"nodes": "nodes", "milliseconds": "ms", "ratio": "passes over one node"})
+    if len(passes) > 1:
+        width = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
+        typer.echo(f"\n{PLOT_TITLE}\n{cost_plot([(row['nodes'], row['ratio']) for row in passes], width)}")
     if drafts:
         typer.echo(f"\n{draft_sentence(drafts)}")
-
-
-def bar(ratio: float, most: float) -> str:
-    """A bar with a mark at every whole number: `----1--` is about one and a half."""
-    scale = PLOT_WIDTH / max(most, 2.0)
-    marks = {round(number * scale): number for number in range(1, int(ratio + 1e-9) + 1)}
-    length = max(1, round(ratio * scale))
-    return "".join(str(marks[place] % 10) if place in marks else "-" for place in range(1, length + 1))
 
 
 def draft_sentence(drafts: list[Row]) -> str:
     """The cheapest and the dearest size of a draft."""
     cheap, dear = (pick(drafts, key=lambda row: row["milliseconds"]) for pick in (min, max))
     return (
-        f"a draft by {cheap['drafter']} takes {cheap['milliseconds']:.2f} ms (of {cheap['nodes']} nodes) to "
-        f"{dear['milliseconds']:.2f} ms (of {dear['nodes']}), at most {dear['ratio']:.1%} of a plain pass; "
-        f"{sum(row['drafts'] for row in drafts)} drafts"
+        f"a draft by {cheap['drafter']} takes {cheap['milliseconds']:.2f} ms ({counted(cheap['nodes'], 'node')}) to "
+        f"{dear['milliseconds']:.2f} ms ({counted(dear['nodes'], 'node')}), at most {dear['ratio']:.1%} of a pass over "
+        f"one node; {counted(sum(row['drafts'] for row in drafts), 'draft')}"
     )
 
 

@@ -39,7 +39,9 @@ def calibrate(model: Model = None, drafter: Drafter = None, data_dir: DataDir = 
     workspace = Workspace(data_dir=data_dir, model=model, drafter=drafter)
     check_model(workspace.settings.model, runs_here=True)
     engine = load_engine(workspace, fresh=True, adopt="always")
-    for prompt in shipped_prompts(max_tokens=32):
+    prompts = shipped_prompts(max_tokens=32)
+    typer.echo(f"timing drafts on {len(prompts)} prompts", err=True)
+    for prompt in prompts:
         engine.generate(prompt.request)
         engine.upkeep()
     engine.close()

@@ -7,7 +7,8 @@ import pytest
 from mill import Mill, json_lines
 
 from cli import cost_view
-from cli.cost_view import bar, draft_sentence, show_costs
+from cli.cost_plot import cost_plot
+from cli.cost_view import PLOT_TITLE, draft_sentence, show_costs
 from cli.prompts import shipped_prompts
 
 
@@ -46,18 +47,10 @@ def test_a_model_that_is_not_there(mill: Mill) -> None:
     assert "'nowhere' is not there" in done.stderr
 
 
-def test_bars_have_a_mark_at_every_pass() -> None:
-    # 48 columns for four passes: twelve each.
-    assert bar(4.0, 4.0) == ("-" * 11).join(["", "1", "2", "3", "4"])
-    assert bar(1.0, 4.0) == "-" * 11 + "1"
-    assert bar(1.5, 4.0) == "-" * 11 + "1" + "-" * 6
-    assert len(bar(30.0, 30.0)) == 48
-    assert bar(1.0, 1.0) == "-" * 23 + "1"
-
-
 def test_people_get_a_table_and_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(cost_view, "piped", lambda: False)
     monkeypatch.setattr("cli.output.piped", lambda: False)
+    monkeypatch.setenv("COLUMNS", "100")
     facts = {"model": "m", "quantization": "4 bit in groups of 64", "verification": "tree", "chip": "Apple M5"}
     facts |= {"power": "normal", "mlx": "0.32.4", "kernels": "stock"}
     passes = [
@@ -68,7 +61,23 @@ def test_people_get_a_table_and_a_sentence(monkeypatch: pytest.MonkeyPatch, caps
     shown = capsys.readouterr().out
     assert "m (4 bit in groups of 64), verified in tree mode" in shown
     assert "Apple M5, power normal" in shown
-    assert shown.rstrip().splitlines()[-1].split() == ["8", "30.00", "1.50", "-" * 23 + "1" + "-" * 12]
+    lines = shown.splitlines()
+    assert [line.split() for line in lines[3:6]] == [
+        ["nodes", "ms", "passes", "over", "one", "node"],
+        ["1", "20.00", "1.00"],
+        ["8", "30.00", "1.50"],
+    ]
+    assert lines[7] == PLOT_TITLE
+    assert "\n".join(lines[8:]) == cost_plot([(1, 1.0), (8, 1.5)], 100)
+    assert max(map(len, lines)) <= 100
+
+
+def test_a_curve_of_one_point_has_no_plot(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cost_view, "piped", lambda: False)
+    monkeypatch.setattr("cli.output.piped", lambda: False)
+    facts = {"model": "m", "quantization": "q", "verification": "plain", "chip": "c", "power": "p", "mlx": "0"}
+    show_costs([{"nodes": 1, "milliseconds": 20.0, "ratio": 1.0, "kernels": "stock", **facts}], [])
+    assert PLOT_TITLE not in capsys.readouterr().out
 
 
 def test_drafts_are_summed_up_by_the_cheapest_and_the_dearest() -> None:
@@ -77,7 +86,7 @@ def test_drafts_are_summed_up_by_the_cheapest_and_the_dearest() -> None:
         {"nodes": 9, "milliseconds": 4.0, "ratio": 0.08, "drafts": 5, "drafter": "mtp"},
         {"nodes": 16, "milliseconds": 3.0, "ratio": 0.06, "drafts": 1, "drafter": "mtp"},
     ]
-    said = "a draft by mtp takes 0.50 ms (of 1 nodes) to 4.00 ms (of 9), at most 8.0% of a plain pass; 9 drafts"
+    said = "a draft by mtp takes 0.50 ms (1 node) to 4.00 ms (9 nodes), at most 8.0% of a pass over one node; 9 drafts"
     assert draft_sentence(drafts) == said
 
 

@@ -44,20 +44,20 @@ class Profiles:
 
     def find(self) -> Profile:
         """The stored profile of this machine, or a new one, measured in a few seconds and stored."""
-        found = self._load()
-        if found is None:
-            self._notify("measuring what a verification pass costs on this machine (once per model)")
-            found = self.measure()
-        return found
+        return self._load() or self._measure(" (once per model)")
 
     def measure(self) -> Profile:
         """Measure, whatever is stored, and store it."""
-        return self._store(measure_profile(self._target, self._max_nodes, self._notify))
+        return self._measure("")
 
     def measure_curve(self, profile: Profile, verifier: Verifier) -> Profile:
         """`profile` with the costs of now: a model is not verified otherwise because the clock has moved."""
         self._notify("passes no longer take as long as when they were measured; measuring again")
         return self._store(replace(profile, curve=_curve(self._target, verifier, self._max_nodes, self._notify)))
+
+    def _measure(self, often: str) -> Profile:
+        self._notify(f"measuring what a verification pass costs on this machine{often}")
+        return self._store(measure_profile(self._target, self._max_nodes, self._notify))
 
     @property
     def _path(self) -> Path:
@@ -112,7 +112,10 @@ def _curve(target: Target, verifier: Verifier, max_nodes: int, notify: Callable[
     measured = measure_cost_curve(PassTimer(verifier, target.vocabulary), nodes)
     if not measured.is_steady:
         change = max(measured.drift, measured.moved)
-        notify(f"this machine's speed is not steady: after warming up a pass still changed by {change:.0%}")
+        notify(
+            f"this machine's speed is not steady: after warming up a pass still changed by {change:.0%}; "
+            "run cidermill calibrate when nothing else keeps it busy"
+        )
     return measured.curve
 
 
