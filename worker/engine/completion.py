@@ -14,7 +14,6 @@ from worker.engine.detokenizer import Decode, Detokenizer
 from worker.engine.interruption import Interrupt
 from worker.engine.repetition import RepetitionLimit
 
-
 Origin = Literal["drawn", "accepted", "forced"]
 """How a token came about: drawn from the target, drafted and confirmed by the draw, or drafted and taken against it."""
 
