@@ -62,8 +62,8 @@ class BatchStats:
 
     decode_tps: completion tokens after the first pass / (wall - ttft), over the requests that tell both. e2e_tps:
     completion tokens / wall of the requests, so what one worker yields. wall_seconds: first start to last finish of the
-    batch, so completion_tokens / wall_seconds is what the fleet yields. ttft_*: milliseconds, percentiles by nearest rank.
-    phases_ms: totals. repetition, longest_repeat: the worst of any request. peak_memory_bytes: the highest.
+    batch, so completion_tokens / wall_seconds is what the fleet yields. ttft_*: milliseconds, percentiles by nearest
+    rank. phases_ms: totals. repetition, longest_repeat: the worst of any request. peak_memory_bytes: the highest.
     acceptance_collapses: requests whose acceptance collapsed. finish_reasons: texts, of all choices, by finish reason.
     failures: requests by code. verification: requests by how their drafts were verified. notes: requests by what they
     have in their notes, the most frequent notes only. All of these are ordered by their counts.
