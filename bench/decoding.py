@@ -2,8 +2,9 @@
 
 Decode rate: completion tokens after the first pass / (wall - time to first token). Both decode the same prompt one
 after the other, in alternating order, so a drifting clock reaches both; a prompt's ratio is the median over the rounds,
-and counts only beside the parity of the texts. `copy` is a kind of task; `copied` are the prompts, of whatever kind, whose
-plain text is, to at least COPIED of its tokens, made of runs of COPIED_RUN tokens or more that stand in the prompt.
+and counts only beside the parity of the texts. `copy` is a kind of task; `copied` are the prompts, of whatever kind,
+whose plain text is, to at least COPIED of its tokens, made of runs of COPIED_RUN tokens or more that stand in the
+prompt.
 """
 
 import argparse
