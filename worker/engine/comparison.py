@@ -68,11 +68,13 @@ def compare(
     for engine in engines.values():
         engine.generate(prompts[0].request.model_copy(update={"max_tokens": WARM_UP_TOKENS}))
     names = list(engines)
+    loaded = max(engine.drafter_bytes for engine in engines.values())
     for run in range(runs):
         for place, (prompt, reference) in enumerate(zip(prompts, references, strict=True)):
             first = (run + place) % len(names)
             for name in names[first:] + names[:first]:
-                yield _measured(name, engines[name], prompt, reference, run + 1)
+                unused = loaded - engines[name].drafter_bytes
+                yield _measured(name, engines[name], prompt, reference, run + 1, unused)
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,13 @@ def _reference(engine: Engine, prompt: Prompt) -> PlainText:
     return plain_text(engine.target, ids, min(prompt.request.max_tokens, engine.target.context - len(ids)))
 
 
-def _measured(name: str, engine: Engine, prompt: Prompt, reference: PlainText, run: int) -> Measurement:
+def _measured(
+    name: str, engine: Engine, prompt: Prompt, reference: PlainText, run: int, unused_bytes: int
+) -> Measurement:
+    """unused_bytes: of a drafter in the same process that this configuration would not load."""
     engine.forget()
     result, stats = engine.generate(prompt.request)
+    stats = stats.model_copy(update={"peak_memory_bytes": stats.peak_memory_bytes - unused_bytes})
     return Measurement(
         configuration=name,
         prompt=prompt.name,

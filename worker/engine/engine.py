@@ -160,6 +160,11 @@ class Engine:
         """What a verdict on this engine's drafter is kept by."""
         return self._selected.key
 
+    @property
+    def drafter_bytes(self) -> int:
+        """Memory that this engine's drafter keeps for its weights."""
+        return self._selected.weight_bytes
+
     def _select(self) -> Selected:
         options = self.options
         loader = DrafterLoader(self.target, options.data_dir, options.memory_limit_gb, self._notify)

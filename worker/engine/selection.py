@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import mlx.core as mx
+
 from worker.engine.adoption import Adoption
 from worker.engine.drafters.choice import AUTO, MTP, NONE, SUFFIX, DrafterLoader
 from worker.engine.drafters.discovery import FoundDrafter, find_drafters
@@ -26,10 +28,11 @@ when it was "measured" to be worth it here, matched or not."""
 
 @dataclass(frozen=True)
 class Selected:
-    """key: of the drafter's contents, for what is learned and measured of it."""
+    """key: of the drafter's contents, for what is learned and measured of it. weight_bytes: that stay in memory."""
 
     drafter: Drafter
     key: str
+    weight_bytes: int = 0
 
 
 PLAIN = Selected(NoDrafter(), NONE)
@@ -129,7 +132,9 @@ class Selection:
         return "; ".join([*pairing.objections, measured, f"to measure it{again}, run {command}"])
 
     def _load(self, pairing: Pairing) -> Selected:
-        return Selected(self.loader.load(pairing.word), pairing.key)
+        before = mx.get_active_memory()
+        drafter = self.loader.load(pairing.word)
+        return Selected(drafter, pairing.key, max(0, mx.get_active_memory() - before))
 
     def _pairing(self, choice: str) -> Pairing:
         return pairing_of(choice, self.loader.parts(choice), self._target, self.notify)

@@ -1,6 +1,7 @@
 """Comparison: interleaved, cold, over the decode window, and true to plain decoding."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,6 +76,17 @@ def test_texts_are_held_against_plain_decoding(engine_for: EngineFor) -> None:
     assert by_name[PLAIN].sha256 == by_name["speculative"].sha256 != by_name["another model"].sha256
     assert by_name["speculative"].stats.tokens_per_pass == 4
     assert by_name["speculative"].stats.acceptance == 1
+
+
+def test_plain_decoding_is_not_charged_with_the_memory_of_a_drafter(engine_for: EngineFor) -> None:
+    engines = {name: engine_for(answering(TEXT), nodes=1) for name in (PLAIN, "speculative")}
+    found = {one.configuration: one for one in compare(engines, [prompt("a")], 1, ignore)}
+    engines["speculative"]._selected = replace(engines["speculative"]._selected, weight_bytes=2**30)
+    charged = {one.configuration: one for one in compare(engines, [prompt("a")], 1, ignore)}
+    memory = {name: one.stats.peak_memory_bytes for name, one in charged.items()}
+    # Both run the same passes in one process, which holds the drafter all the time.
+    assert memory["speculative"] - memory[PLAIN] == pytest.approx(2**30, abs=2**22)
+    assert found["speculative"].stats.peak_memory_bytes == pytest.approx(memory["speculative"], abs=2**22)
 
 
 def test_a_prompt_that_is_refused_is_named(llama: Any, engine_for: EngineFor) -> None:

@@ -89,6 +89,14 @@ def test_parts_of_a_mixture_are_counted_together(engine_target: Callable[[Any], 
     DrafterLoader(target, tmp_path, limit_gb(model, 2 * size)).load(both)
 
 
+def test_the_memory_that_a_drafter_keeps_is_told(engine_target: Callable[[Any], Target], tmp_path: Path) -> None:
+    directory = tmp_path / "drafter"
+    model, size = dflash(directory)
+    selection = Selection(DrafterLoader(engine_target(model), tmp_path), "always")
+    assert size <= selection.select(f"suffix+{directory}").weight_bytes < 1.2 * size
+    assert selection.select("suffix").weight_bytes == selection.select("none").weight_bytes == 0
+
+
 def test_auto_leaves_out_a_head_that_does_not_fit_and_says_so(
     engine_target: Callable[[Any], Target], tmp_path: Path
 ) -> None:
