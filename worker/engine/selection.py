@@ -14,12 +14,12 @@ from typing import Literal
 
 import mlx.core as mx
 
+from api.errors import ModelError
 from worker.engine.adoption import Adoption
 from worker.engine.drafters.choice import AUTO, MTP, NONE, SUFFIX, DrafterLoader
 from worker.engine.drafters.discovery import FoundDrafter, find_drafters
 from worker.engine.drafters.pairing import Pairing, TargetFacts, pairing_of
 from worker.engine.drafters.protocol import Drafter, NoDrafter
-from worker.engine.memory import DoesNotFitError
 
 Adopt = Literal["always", "matched", "measured"]
 """When a drafter is used: "always"; when it is "matched", or a wrong pairing that `bench` found worth it here; or only
@@ -36,6 +36,8 @@ class Selected:
 
 
 PLAIN = Selected(NoDrafter(), NONE)
+
+_WITHOUT_HEAD = "drafting without the model's own multi-token prediction head"
 
 
 @dataclass(frozen=True)
@@ -93,26 +95,29 @@ class Selection:
         return PLAIN
 
     def _candidates(self) -> Iterator[_Candidate]:
-        if self.loader.own_head is not None:
+        if self._has_own_head():
             yield _Candidate(self._pairing(f"{SUFFIX}+{MTP}"))
         else:
             for found in find_drafters(self.loader.data_dir / "models", self._target, self.notify):
                 yield _Candidate(self._pairing(f"{SUFFIX}+{found.directory}"), found)
         yield _Candidate(self._pairing(SUFFIX))
 
+    def _has_own_head(self) -> bool:
+        """Whether the target carries a head; one that cannot be read is told, and is none."""
+        try:
+            return self.loader.own_head is not None
+        except ModelError as error:
+            self.notify(f"{_WITHOUT_HEAD}: {error}")
+            return False
+
     def _tried(self, candidate: _Candidate) -> Selected | None:
-        """None, which is told, for what does not fit into memory, and for a found checkpoint that is broken."""
+        """None, which is told, for what nobody has named and is broken or does not fit into memory."""
         found = candidate.found
         try:
             selected = self._load(candidate.pairing)
-        except DoesNotFitError as error:
-            what = f"{found} is left" if found else "drafting without the model's own multi-token prediction head"
-            self.notify(f"{what}: {error}")
-            return None
-        except Exception as error:
-            if found is None:
-                raise
-            self.notify(f"{found} is left: {' '.join(str(error).split()) or type(error).__name__}")
+        except (ModelError, ValueError, KeyError, RuntimeError, OSError) as error:
+            what = f"{found} is left" if found else _WITHOUT_HEAD
+            self.notify(f"{what}: {' '.join(str(error).split()) or type(error).__name__}")
             return None
         if found is not None:
             self.notify(f"drafting with {SUFFIX} and {found}, which was made for {found.for_models}")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 from engine_maker import EngineFor
 from huggingface_hub import constants
@@ -228,6 +229,39 @@ def test_a_targets_own_head_is_taken_and_nothing_else(engine_at: EngineAt, tmp_p
     for file in tmp_path.glob("*.safetensors"):
         file.unlink()
     assert engine_at(tmp_path, "qwen3_5").drafter_key.startswith("suffix + mtp identity ")
+
+
+def broken_files(directory: Path) -> None:
+    for file in directory.glob("*.safetensors"):
+        file.write_bytes(file.read_bytes()[:2000])
+
+
+def missing_sidecar(directory: Path) -> None:
+    write_config(directory, configuration("qwen3_5") | {"mlx_lm_extra_tensors": {"mtp_file": "gone.safetensors"}})
+
+
+def incomplete_head(directory: Path) -> None:
+    for file in directory.glob("*.safetensors"):
+        tensors = mx.load(str(file))
+        assert isinstance(tensors, dict)
+        mx.save_safetensors(str(file), {name: one for name, one in tensors.items() if name != "mtp.norm.weight"})
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [(broken_files, "not a safetensors file"), (missing_sidecar, "gone.safetensors"), (incomplete_head, "norm.weight")],
+)
+def test_a_head_that_is_broken_does_not_keep_its_model_from_decoding(
+    engine_at: EngineAt, tmp_path: Path, told: list[str], damage: Callable[[Path], None], named: str
+) -> None:
+    raw_model(tmp_path, "qwen3_5")
+    damage(tmp_path)
+    assert engine_at(tmp_path, "qwen3_5").drafter.name == "suffix"
+    (line,) = told
+    assert line.startswith("drafting without the model's own multi-token prediction head: ")
+    assert named in line
+    with pytest.raises(ModelError, match=named):
+        engine_at(tmp_path, "qwen3_5", drafter="mtp")
 
 
 @pytest.mark.parametrize("base", [None, OTHER])
