@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx.utils import tree_flatten
+from mlx_lm.utils import infer_quant_config
 
 from api.errors import ModelError
 
@@ -36,6 +38,31 @@ def read_tensors(
     if not tensors:
         raise ModelError(f"{directory}: no tensors there; a drafter's directory has config.json and *.safetensors")
     return tensors, files
+
+
+def take_packing(network: Any, tensors: Mapping[str, mx.array], where: Callable[[str], str]) -> None:
+    """Make those modules of `network` quantised that are stored so: beside their weight is a tensor of scales.
+
+    where: file and stored name of the tensor of a name. Raises ModelError for what is no packing of a module's inputs.
+    """
+
+    def packing(path: str, module: Any) -> bool | dict[str, Any]:
+        if f"{path}.scales" not in tensors or not hasattr(module, "to_quantized"):
+            return False
+        inputs, groups = module.weight.shape[-1], tensors[f"{path}.scales"].shape[-1]
+        weight = tensors.get(f"{path}.weight")
+        name = where(f"{path}.scales" if weight is None else f"{path}.weight")
+        shape = "no weight" if weight is None else f"weight {list(weight.shape)}"
+        if weight is None or inputs % groups or weight.shape[-1] * 32 % inputs:
+            raise ModelError(f"{name}: {shape} with scales of {groups} groups is no packing of {inputs} inputs")
+        try:
+            found: dict[str, Any] = infer_quant_config(path, module, tensors)
+            module.to_quantized(**found)
+        except ValueError as error:
+            raise ModelError(f"{name}: {shape} with scales of {groups} groups cannot be unpacked: {error}") from error
+        return found
+
+    nn.quantize(network, class_predicate=packing)
 
 
 def check_tensors(network: Any, tensors: Mapping[str, mx.array], files: Mapping[str, Path], directory: Path) -> None:

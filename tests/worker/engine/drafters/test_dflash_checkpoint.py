@@ -114,6 +114,18 @@ def test_a_checkpoint_may_be_stored_quantised(
     assert mx.allclose(part(x), x @ weight.T, atol=1e-4)
 
 
+def test_scales_that_fit_no_packing_are_named_with_file_and_tensor(
+    config: dict[str, Any], tensors: Tensors, tmp_path: Path
+) -> None:
+    path = "layers.1.self_attn.q_proj"
+    weight, scales, biases = mx.quantize(mx.array(tensors[f"{path}.weight"]), group_size=32, bits=4)
+    stored = {**tensors, f"{path}.weight": weight, f"{path}.biases": biases}
+    named = f"{tmp_path / 'model-00001-of-00001.safetensors'}: tensor {path}.weight: weight {list(weight.shape)} with "
+    with pytest.raises(ModelError) as caught:
+        backbone(write(tmp_path, config, {**stored, f"{path}.scales": mx.zeros((len(scales), 3))}))
+    assert str(caught.value) == named + "scales of 3 groups is no packing of 64 inputs"
+
+
 def test_tensors_keep_their_type(config: dict[str, Any], tensors: Tensors, tmp_path: Path) -> None:
     halves = {name: mx.array(tensor).astype(mx.bfloat16) for name, tensor in tensors.items()}
     loaded = backbone(write(tmp_path, config, halves))

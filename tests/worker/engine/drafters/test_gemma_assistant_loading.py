@@ -160,12 +160,10 @@ def test_a_packing_that_fits_no_shape_is_named(target: Any, tmp_path: Path) -> N
     stored, _ = packed(tensors_of(config_of(TOKENS)), ("post_projection",))
     weight, scales = stored["post_projection.weight"], stored["post_projection.scales"]
     write(tmp_path, config_of(TOKENS), stored | {"post_projection.scales": scales.repeat(3, axis=1)})
-    assert refused(tmp_path, target) == (
-        f"{tmp_path / 'model-00001-of-00001.safetensors'}: tensor post_projection.weight is [64, 8] beside scales of 3 "
-        "groups: no packing of 32 inputs"
-    )
+    named = f"{tmp_path / 'model-00001-of-00001.safetensors'}: tensor post_projection.weight: "
+    assert refused(tmp_path, target) == (named + "weight [64, 8] with scales of 3 groups is no packing of 32 inputs")
     write(tmp_path, config_of(TOKENS), stored | {"post_projection.weight": weight[:, :7]})
-    assert refused(tmp_path, target).startswith(f"{tmp_path}: how its tensors are packed cannot be read: ")
+    assert refused(tmp_path, target).startswith(named + "weight [64, 7] with scales of 1 groups ")
 
 
 def test_a_directory_without_tensors_and_a_broken_file(target: Any, tmp_path: Path) -> None:

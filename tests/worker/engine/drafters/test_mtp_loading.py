@@ -187,7 +187,8 @@ def test_scales_that_fit_no_packing_are_refused(tmp_path: Path) -> None:
     scales = "layers.0.mlp.up_proj.scales"
     write(tmp_path, "model.safetensors", tensors | {scales: mx.zeros((128, 3))})
     message = refused(tmp_path)
-    assert "layers.0.mlp.up_proj: weight [128, 16] with scales of 3 groups is no packing of 64 inputs" in message
+    named = f"{tmp_path / 'model.safetensors'}: tensor layers.0.mlp.up_proj.weight: "
+    assert message == named + "weight [128, 16] with scales of 3 groups is no packing of 64 inputs"
 
 
 def test_fewer_experts_than_a_token_takes_are_refused(tmp_path: Path) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.utils import infer_quant_config
 
-from worker.engine.drafters.checkpoint import check_tensors, read_tensors
+from worker.engine.drafters.checkpoint import check_tensors, read_tensors, take_packing
 from worker.engine.drafters.dflash.backbone import Backbone
 from worker.engine.drafters.dflash.config import DFlashConfig
 from worker.engine.memory import ReadWeights, read_weights
@@ -31,7 +27,7 @@ def load_backbone(
     """
     tensors, files = read_tensors(directory, _own_name)
     backbone = Backbone(config)
-    _match_quantisation(backbone, tensors)
+    take_packing(backbone, tensors, lambda name: f"{files[name]}: tensor {name}")
     check_tensors(backbone, tensors, files, directory)
     backbone.load_weights(list(tensors.items()))
     if bits is not None:
@@ -47,18 +43,6 @@ def _own_name(stored: str) -> str:
     name = stored.removeprefix("model.")
     bare = name.removesuffix(".weight")
     return bare if bare.endswith(_CODEBOOKS) else name
-
-
-def _match_quantisation(backbone: Backbone, tensors: Mapping[str, mx.array]) -> None:
-    """Make those matrices quantised that are stored so: beside their weight is a tensor of scales."""
-
-    def stored(path: str, module: nn.Module) -> bool | dict[str, Any]:
-        if not isinstance(module, nn.Linear) or f"{path}.scales" not in tensors or f"{path}.weight" not in tensors:
-            return False
-        form: dict[str, Any] = infer_quant_config(path, module, tensors)
-        return form
-
-    nn.quantize(backbone, class_predicate=stored)
 
 
 def _is_quantised_at_load(path: str, module: nn.Module) -> bool:

@@ -8,9 +8,9 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
-from mlx_lm.utils import infer_quant_config
 
 from api.errors import ModelError
+from worker.engine.drafters.checkpoint import take_packing
 from worker.engine.drafters.mtp.experts import missing_experts, stacked
 from worker.engine.drafters.mtp.head import MtpHead, new_head
 from worker.engine.drafters.mtp.manifest import Quantization
@@ -31,7 +31,7 @@ def load_mtp(source: MtpSource, model: Any, read: ReadWeights = read_weights) ->
     _refuse(source, "lacks", missing_experts(source.tensors))
     tensors = stacked(_stored(source))
     head = new_head(model, experts=_experts(tensors))
-    _take_packing(head, tensors, source)
+    take_packing(head, tensors, lambda name: _where(source, name))
     _check(head, tensors, source)
     tensors = with_multiplier_norms(tensors, source.contract.zero_centred, source.directory)
     head.load_weights(list(tensors.items()))
@@ -53,27 +53,6 @@ def _experts(tensors: Tensors) -> int:
     """Of the head itself: a target whose experts were pruned may have fewer."""
     router = tensors.get("layers.0.mlp.gate.weight")
     return 0 if router is None else router.shape[0]
-
-
-def _take_packing(head: MtpHead, tensors: Tensors, source: MtpSource) -> None:
-    """Turn the modules whose weights are stored packed into quantized ones, of the packing that the shapes show."""
-
-    def packing(path: str, module: Any) -> Any:
-        if f"{path}.scales" not in tensors or not hasattr(module, "to_quantized"):
-            return False
-        inputs, weight = module.weight.shape[-1], tensors.get(f"{path}.weight")
-        groups = tensors[f"{path}.scales"].shape[-1]
-        if weight is None or inputs % groups or weight.shape[-1] * 32 % inputs:
-            raise ModelError(
-                f"{_where(source, path)}: weight {_shape(weight)} with scales of {groups} groups is no packing of "
-                f"{inputs} inputs"
-            )
-        return infer_quant_config(path, module, tensors)
-
-    try:
-        nn.quantize(head, class_predicate=packing)
-    except ValueError as error:
-        raise ModelError(f"{source.directory}: the MTP head's packing cannot be read: {error}") from error
 
 
 def _check(head: MtpHead, tensors: Tensors, source: MtpSource) -> None:
