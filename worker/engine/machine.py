@@ -20,12 +20,18 @@ def chip() -> str:
 
 
 def power_mode() -> str:
-    """'low power', 'normal', or 'unknown': macOS lowers its clocks, and so changes the cost curve."""
+    """'low power', 'normal', 'high power', or 'unknown': it sets the clocks, and so the cost curve."""
     if sys.platform != "darwin":
         return "unknown"
     shown = subprocess.run(["/usr/bin/pmset", "-g"], capture_output=True, text=True, check=False).stdout
-    words = next((line.split() for line in shown.splitlines() if "lowpowermode" in line), ["lowpowermode", "0"])
-    return "low power" if words[-1] == "1" else "normal"
+    return power_mode_of(shown)
+
+
+def power_mode_of(shown: str) -> str:
+    """The mode in the output of `pmset -g`: an entry `lowpowermode`, or `powermode` where a Mac has a high one too."""
+    entries = dict(words[:2] for line in shown.splitlines() if len(words := line.split()) >= 2)
+    mode = entries.get("powermode", entries.get("lowpowermode", "0"))
+    return {"1": "low power", "2": "high power"}.get(mode, "normal")
 
 
 def keep_weights_resident() -> None:

@@ -6,7 +6,7 @@ import pytest
 from toy_tokenizer import END, VOCABULARY_TOKENS, text_of, toy_tokenizer
 
 from api.schemas import GenerationRequest
-from worker.engine.machine import chip, power_mode
+from worker.engine.machine import chip, power_mode, power_mode_of
 from worker.engine.prompt import PromptError, prompt_tokens, split_reasoning
 
 # Shows what the template was given besides the messages.
@@ -96,4 +96,22 @@ def test_without_markers_all_is_content() -> None:
 
 def test_the_machine_has_a_name_and_a_power_mode() -> None:
     assert len(chip()) > 3
-    assert power_mode() in ("low power", "normal", "unknown")
+    assert power_mode() in ("low power", "normal", "high power", "unknown")
+
+
+@pytest.mark.parametrize(
+    ("entry", "mode"),
+    [
+        ("lowpowermode         0", "normal"),
+        ("lowpowermode         1", "low power"),
+        ("powermode            0", "normal"),
+        ("powermode            1", "low power"),
+        ("powermode            2", "high power"),
+        ("standby              1", "normal"),
+    ],
+)
+def test_the_power_mode_is_read_from_what_macos_shows(entry: str, mode: str) -> None:
+    shown = (
+        f"System-wide power settings:\nCurrently in use:\n {entry}\n sleep                1 (sleep prevented by x)\n"
+    )
+    assert power_mode_of(shown) == mode

@@ -22,7 +22,7 @@ SAMPLES = (
 def check_same_vocabulary(target: Any, draft: Any, name: str) -> None:
     """Raises ModelError that names the first difference of the tokenizers of the target and of the draft model `name`.
 
-    Both as mlx-lm loads them.
+    Both as mlx-lm loads them. Which tokens end a text is the target's business alone, and may differ.
     """
     difference = next(_differences(target, draft), None)
     if difference is not None:
@@ -40,9 +40,6 @@ def known_ids(tokenizer: Any) -> int:
 def _differences(target: Any, draft: Any) -> Iterator[str]:
     yield from _different_ids(target.get_vocab(), draft.get_vocab())
     yield from _different_marks(target.added_tokens_decoder, draft.added_tokens_decoder)
-    theirs, own = sorted(target.eos_token_ids), sorted(draft.eos_token_ids)
-    if theirs != own:
-        yield f"texts end with the ids {theirs} in the target and with {own} in the draft model"
     for sample in SAMPLES:
         theirs, own = (list(tokenizer.encode(sample)) for tokenizer in (target, draft))
         if theirs != own:

@@ -1,7 +1,8 @@
 """What a checkpoint's files state of its MTP head beside the tensors.
 
 `config.json` may hold `mtplx_mtp_contract` and `mtplx_mtp_quantization`, and `mtplx_runtime.json` beside it
-`mtp_contract` and `mtp_norm_layout`. All of it is optional; what is stated and not supported is refused.
+`mtp_contract` and `mtp_norm_layout`. All of it is optional. A wiring that is stated and not supported is refused; a
+norm layout that is not known is found out from the tensors.
 """
 
 from __future__ import annotations
