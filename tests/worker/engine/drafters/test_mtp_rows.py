@@ -42,4 +42,4 @@ def test_rows_of_a_tree_follow_the_committed_ones_along_their_paths() -> None:
     config = configuration("qwen3_5")["text_config"]
     expected = reference(raw_tensors("qwen3_5"), config, numbers(embedded), numbers(hidden), positions, seen)
     np.testing.assert_allclose(np.concatenate(got), expected[COMMITTED:], atol=1e-3)
-    assert layer.offset == COMMITTED + 1
+    assert layer.offset == PAIRS + 1

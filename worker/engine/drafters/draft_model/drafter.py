@@ -10,8 +10,8 @@ from typing import Any
 import mlx.core as mx
 
 from worker.engine.drafters.draft_model.kept_pass import KeptPass
-from worker.engine.drafters.draft_model.looking_ahead import looking_ahead
 from worker.engine.drafters.expansion import Expansion, expand
+from worker.engine.drafters.looking_ahead import looking_ahead
 from worker.engine.drafters.next_tokens import NextTokens, shortlist
 from worker.engine.drafters.protocol import DraftContext, DraftLimits
 from worker.engine.tree import TokenTree

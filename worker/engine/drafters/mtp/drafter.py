@@ -9,6 +9,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
 from worker.engine.drafters.expansion import Expansion, expand
+from worker.engine.drafters.looking_ahead import looking_ahead
 from worker.engine.drafters.mtp.head import MtpHead
 from worker.engine.drafters.mtp.manifest import HiddenState
 from worker.engine.drafters.mtp.rows import CommittedRows, DraftedRows
@@ -65,8 +66,9 @@ class MtpDrafter:
         rows, states = context.layers
         assert rows.offset == states.offset == context.position
         if context.position:  # the first token of all has no hidden state before it
-            draft = _Draft(self._head, self.taps, self._vocabulary, DraftedRows(rows), _last(states))
-            expand(tree, limits, self._expansion, context.guide, draft.follow)
+            with looking_ahead([rows]) as (ahead,):
+                draft = _Draft(self._head, self.taps, self._vocabulary, DraftedRows(ahead), _last(states))
+                expand(tree, limits, self._expansion, context.guide, draft.follow)
 
     def commit(self, tokens: Sequence[int]) -> None:
         pass

@@ -32,17 +32,10 @@ class CommittedRows:
 
 
 class DraftedRows:
-    """The committed rows of a layer, and after them rows of tree nodes, which the layer never gets.
-
-    The committed rows are copied once per draft; the levels of a draft are appended in place.
-    """
+    """The committed rows of a layer, and after them rows of tree nodes, which are to be trimmed after the draft."""
 
     def __init__(self, layer: KVCache) -> None:
-        self._committed = layer.offset - 1
-        self._rows = KVCache()
-        self._rows.keys = layer.keys[..., 1 : layer.offset, :]
-        self._rows.values = layer.values[..., 1 : layer.offset, :]
-        self._rows.offset = self._committed
+        self._layer, self._committed = layer, layer.offset - 1
         self._nodes: list[int] = []
         self.offset = mx.zeros((0,), dtype=mx.int32)
 
@@ -60,5 +53,5 @@ class DraftedRows:
         return mx.concatenate([committed, mx.array(seen)], axis=1)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        fetched: tuple[mx.array, mx.array] = self._rows.update_and_fetch(keys, values)
-        return fetched
+        rows, their_values = self._layer.update_and_fetch(keys, values)
+        return rows[..., 1:, :], their_values[..., 1:, :]
