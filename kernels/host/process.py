@@ -1,0 +1,113 @@
+"""The caller's side: one child process that runs kernels, started on demand, and anew after a kernel has killed it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import IO, Any
+
+from kernels.host import child
+from kernels.host.build import runtime_library
+
+
+class KernelDied(Exception):
+    """The child ended during a run. `site` is the latest place that the kernel is known to have passed, 0 if none."""
+
+    def __init__(self, cause: str, site: int, timed_out: bool) -> None:
+        super().__init__(cause)
+        self.site = site
+        self.timed_out = timed_out
+
+
+class _Child:
+    def __init__(self, runtime: Path) -> None:
+        self.runtime = runtime
+        self.owner = os.getpid()
+        self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        self.process = subprocess.Popen(
+            [sys.executable, "-E", "-S", str(Path(child.__file__)), str(runtime)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+        )
+
+    def serve(self, request: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
+        expired = threading.Event()
+
+        def expire() -> None:
+            expired.set()
+            self.process.kill()
+
+        timer = threading.Timer(timeout_seconds, expire)
+        timer.start()
+        try:
+            assert self.process.stdin is not None
+            assert self.process.stdout is not None
+            child.send(self.process.stdin, request)
+            answer = child.receive(self.process.stdout)
+        except BrokenPipeError:
+            answer = None
+        finally:
+            timer.cancel()
+        if answer is not None:
+            return dict(answer)
+        raise self._death(timeout_seconds if expired.is_set() else None)
+
+    def _death(self, timed_out_after: float | None) -> KernelDied:
+        status = self.process.wait()
+        self.errors.seek(0)
+        words = self.errors.read().decode(errors="replace")
+        if timed_out_after is not None:
+            return KernelDied(f"still running after {timed_out_after:g} s: an endless loop, or work for a GPU", 0, True)
+        match = re.search(r"fault site=(\d+) thread=(\d+) threadgroup=(\d+) stack_overflow=(\d)", words)
+        name = signal.Signals(-status).name if status < 0 else f"status {status}"
+        if match is None:
+            return KernelDied(f"the process ended with {name}: {words.strip()[-500:]}", 0, False)
+        site, thread, threadgroup, overflow = map(int, match.groups())
+        what = "its stack of 256 KiB is full" if overflow else f"it ends the process with {name}"
+        return KernelDied(f"thread {thread} of threadgroup {threadgroup}: {what}, after this place", site, False)
+
+    def stop(self) -> None:
+        if self.owner == os.getpid():
+            if self.process.stdin is not None:
+                self.process.stdin.close()
+            self.process.wait()
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+        self.errors.close()
+
+
+_child: _Child | None = None
+_lock = threading.Lock()
+
+
+def run_in_child(request: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
+    """One run; KernelDied if the kernel takes the process with it or does not end in time."""
+    global _child
+    runtime = runtime_library()
+    with _lock:
+        if _child is None or _child.owner != os.getpid() or _child.runtime != runtime:
+            _stop()
+            _child = _Child(runtime)
+        try:
+            return _child.serve(request, timeout_seconds)
+        except KernelDied:
+            _stop()
+            raise
+
+
+def _stop() -> None:
+    global _child
+    if _child is not None:
+        _child.stop()
+        _child = None
+
+
+atexit.register(_stop)

@@ -1,0 +1,115 @@
+"""The strict pass: the kernel's types as C++ for OpenCL 2021, whose address spaces are as strict as Metal's.
+
+The executable build lets a cast lead from one address space to another; this pass rejects it, and `double`, threadgroup
+variables outside a kernel, plain arithmetic on atomics. OpenCL gives pointers without an address space a generic one; a
+scan of the syntax tree reports those in the author's text, because Metal wants the space spelled.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from kernels.host.build import cached, digest_of_host
+from kernels.host.elements import metal_name
+from kernels.host.report import Defect, Finding
+from kernels.host.signature import ATTRIBUTES, KernelText
+from kernels.host.site import BODY, HEADER
+from kernels.host.toolchain import INCLUDE, clang_words
+from kernels.host.translate import rewrite_common, uses_tensors
+
+_LANGUAGE = [
+    "-x",
+    "cl",
+    "-cl-std=clc++2021",
+    "-cl-ext=-cl_khr_fp64,-__opencl_c_fp64",
+    "-cl-single-precision-constant",
+    "-ferror-limit",
+    "20",
+    "-Wno-everything",
+    "-Wuninitialized",
+    "-Wsometimes-uninitialized",
+    "-Wreturn-type",
+    "-Wshift-count-overflow",
+    "-Wdivision-by-zero",
+]
+_DIAGNOSTIC = re.compile(r"^([^\s:]+):(\d+):\d+: (?:fatal )?(?:error|warning): (.*)$")
+_IN_AUTHORS_TEXT = re.compile(rf"^({BODY}|{HEADER}):(\d+):")
+
+# `S(float a) thread : ...`: clang finds no constructor with an address space in a cast such as S(value).
+_QUALIFIED_CONSTRUCTOR = re.compile(r"\)\s*thread(?=\s*:(?!:))")
+
+# In -ast-dump a node names its file only where that differs from the node before it.
+_FILE_CHANGE = re.compile(r"[<, ]((?:/|[A-Za-z]:)?[\w./+-]+):(\d+):\d+")
+_LINE_CHANGE = re.compile(r"\bline:(\d+):\d+")
+_DECLARATION = re.compile(r"\b(?:VarDecl|ParmVarDecl|FieldDecl) 0x\w+ .*? (\w+) '([^']*__generic[^']*)'")
+
+
+def strict_findings(kernel: KernelText) -> list[Finding]:
+    """What the strict pass says against a kernel; computed once for each text."""
+    source = _opencl(kernel)
+
+    def make(folder: Path, output: Path) -> None:
+        (folder / "kernel.cl").write_text(source)
+        arguments = ["-triple", "spir64-unknown-unknown", *_LANGUAGE, "-ast-dump", "-I", str(INCLUDE), "kernel.cl"]
+        tree, words = clang_words(arguments, folder)
+        found = [*_diagnostics(words), *_generic_declarations(tree)]
+        output.write_text(json.dumps([[finding.message, finding.file, finding.line] for finding in found]))
+
+    known = json.loads(cached(f"{digest_of_host()} strict {source}", ".json", make).read_text())
+    return [Finding(Defect.STRICT, message, file, line) for message, file, line in known]
+
+
+def _opencl(kernel: KernelText) -> str:
+    """Template values become constants, parameters local variables of a parameterless kernel."""
+    lines = []
+    for name, value in kernel.template_parameters:
+        if isinstance(value, bool):
+            lines.append(f"constexpr bool {name} = {str(value).lower()};")
+        elif isinstance(value, int):
+            lines.append(f"constexpr int {name} = {value};")
+        else:
+            lines.append(f"typedef {metal_name(value)} {name};")
+    for parameter in kernel.parameters:
+        pointer = f"host_parameter<{parameter.declarator.rstrip('&*')}*>()"
+        given = f"*{pointer}" if parameter.reference else pointer
+        lines.append(f"{parameter.declarator} {parameter.name} = {given};")
+    lines += [f"const {ATTRIBUTES[attribute]} {attribute} = {{}};" for attribute in kernel.attributes]
+    return (
+        f"{'#define HOST_TENSORS' if uses_tensors(kernel) else ''}\n"
+        '#include "metal_strict.h"\n'
+        f'#line 1 "{HEADER}"\n{_QUALIFIED_CONSTRUCTOR.sub(")", rewrite_common(kernel.header))}\n'
+        f'#line 1 "signature"\n__kernel void host_kernel() {{\n' + "\n".join(lines) + "\n"
+        f'#line 1 "{BODY}"\n{rewrite_common(kernel.source)}\n}}\n'
+    )
+
+
+def _diagnostics(words: str) -> list[Finding]:
+    """Errors and warnings; one inside the host's headers is placed where the author's text led there."""
+    found: list[Finding] = []
+    for line in words.splitlines():
+        if diagnostic := _DIAGNOSTIC.match(line):
+            found.append(Finding(Defect.STRICT, diagnostic.group(3)))
+        if found and found[-1].file is None and (place := _IN_AUTHORS_TEXT.match(line)):
+            found[-1] = replace(found[-1], file=place.group(1), line=int(place.group(2)))
+    return found
+
+
+def _generic_declarations(tree: str) -> list[Finding]:
+    found = {}
+    file, line = "", 0
+    for node in tree.splitlines():
+        if change := _FILE_CHANGE.search(node):
+            file, line = change.group(1), int(change.group(2))
+        elif moved := _LINE_CHANGE.search(node):
+            line = int(moved.group(1))
+        declaration = _DECLARATION.search(node)
+        if declaration is None or file not in (BODY, HEADER):
+            continue
+        name, kind = declaration.groups()
+        if name != "this" and "(lambda at" not in kind:
+            message = f"{name} has no address space: write device, constant, threadgroup or thread ({kind})"
+            found[(file, line, name)] = Finding(Defect.STRICT, message, file, line)
+    return list(found.values())
