@@ -27,11 +27,14 @@ def pass_rows(engine: Engine) -> list[Row]:
 
 
 def draft_rows(engine: Engine) -> list[Row]:
-    """A row per size of the drafts that were made: the median of their milliseconds, and its ratio to a plain pass."""
-    samples = engine.speculation.cost.samples
+    """A row per drafter and size of its drafts: the median of their milliseconds, and its ratio to a plain pass."""
+    from worker.engine.drafters.mixture import members_of
+
+    costs = zip(members_of(engine.drafter), engine.speculation.panel.members, strict=True)
     return [
-        _row(engine, "draft", nodes, median(times)) | {"drafts": len(times), "drafter": engine.drafter.name}
-        for nodes, times in samples.items()
+        _row(engine, "draft", nodes, median(times)) | {"drafts": len(times), "drafter": drafter.name}
+        for drafter, member in costs
+        for nodes, times in member.cost.samples.items()
     ]
 
 
@@ -50,8 +53,9 @@ def show_costs(passes: list[Row], drafts: list[Row]) -> None:
     if len(passes) > 1:
         width = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
         typer.echo(f"\n{PLOT_TITLE}\n{cost_plot([(row['nodes'], row['ratio']) for row in passes], width)}")
-    if drafts:
-        typer.echo(f"\n{draft_sentence(drafts)}")
+    for number, drafter in enumerate(dict.fromkeys(row["drafter"] for row in drafts)):
+        own = [row for row in drafts if row["drafter"] == drafter]
+        typer.echo(f"{'' if number else chr(10)}{draft_sentence(own)}")
 
 
 def draft_sentence(drafts: list[Row]) -> str:

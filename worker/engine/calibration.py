@@ -114,7 +114,7 @@ class _Rates:
 class Calibration:
     """Acceptance probabilities of a drafter's guesses against one target.
 
-    Of a mixture each drafter's guesses are counted by themselves, and those that several agree on are once more.
+    Of a mixture guesses are counted by who made them and who was asked and did not, see `TokenTree.sources`.
     """
 
     def __init__(self) -> None:
@@ -152,9 +152,13 @@ class Calibration:
             for child, chance in zip(children, chances, strict=True):
                 tree.values[child] = tree.values[node] * chance / certain
 
+    def follow(self, tree: TokenTree) -> None:
+        """Take another draft of the round that `learn` comes for next."""
+        self._followed.append((tree, 0))
+
     def learn(self, tree: TokenTree, emitted: Sequence[int]) -> None:
         """Take the whole draft of a round, and the tokens that followed its root."""
-        self._followed.append((tree, 0))
+        self.follow(tree)
         for token in emitted:
             reached = ((draft, self._outcome(draft, node, token)) for draft, node in self._followed)
             self._followed = [(draft, node) for draft, node in reached if node is not None]

@@ -39,12 +39,17 @@ class DraftGate:
         if self.state == "closed":
             self._left = min(self._left, FIRST_PAUSE)
 
-    def admits(self) -> bool:
-        """Whether to draft in this round. Follow a yes with `record`."""
+    def admits(self, *, may_probe: bool = True) -> bool:
+        """Whether to draft in this round. may_probe: whether a closed gate may be tried again now.
+
+        Follow a yes with `record`, in every round of a probe, and while the gate is open as often as there is news.
+        """
         if self.state != "closed":
             return True
         if self._left > 0:
             self._left -= 1
+            return False
+        if not may_probe:
             return False
         self.state, self._left = "probing", PROBE_ROUNDS
         self._tokens = self._cost = 0.0
@@ -65,6 +70,11 @@ class DraftGate:
                 self._open()
             else:
                 self._close(min(2 * self._pause, LONGEST_PAUSE))
+
+    def restart(self) -> None:
+        """Something else has changed what drafts are worth: an open gate begins its estimate anew."""
+        if self.state == "open":
+            self._tokens = self._cost = PRIOR_ROUNDS
 
     @property
     def _pays(self) -> bool:

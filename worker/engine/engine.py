@@ -19,6 +19,7 @@ from worker.engine.clock_watch import ClockWatch
 from worker.engine.completion import Completion, EndRules
 from worker.engine.drafters.batch_memory import BatchMemory, Outputs
 from worker.engine.drafters.choice import DrafterLoader
+from worker.engine.drafters.mixture import members_of
 from worker.engine.drafters.protocol import Drafter, NoDrafter
 from worker.engine.generation import Generation, OnTokens
 from worker.engine.interruption import Interruption
@@ -94,9 +95,9 @@ class Engine:
         speculates = self.verifier.mode != "plain" and budget.max_nodes > 1
         self._selected = (selected or self._select()) if speculates else PLAIN
         self.drafter: Drafter = self._selected.drafter
-        on_device = self.drafter.taps is not None or bool(self.drafter.new_cache())
+        on_device = [one.taps is not None or bool(one.new_cache()) for one in members_of(self.drafter)]
         self._learned = Learned(options.data_dir / "drafters", pair_key(target, self._selected.key), notify)
-        self.speculation = Speculation(budget, self._learned.calibration, self._learned.cost, on_device=on_device)
+        self.speculation = Speculation(budget, self._learned.calibration, self._learned.costs, on_device=on_device)
         self._session = Session(self.verifier, PrefixTree(self._prefix_cache_bytes), self.verifier.reusable)
         self._memory = BatchMemory()
         self.clock: Callable[[], float] = time.monotonic

@@ -103,7 +103,8 @@ class Generation:
             return self.speculation.pass_over(draft)
         before = watch.spent_ms("draft")
         with watch.phase("draft"):
-            self.session.catch_up()
+            if self.speculation.needs_state:
+                self.session.catch_up()
             self.drafter.draft(draft, limits, self._draft_context())
         with watch.phase("draft"):
             spent = watch.spent_ms("draft") - before
@@ -112,7 +113,8 @@ class Generation:
     def _draft_context(self) -> DraftContext:
         position = len(self.session.tokens)
         guide = Guide(self.sampling, position, self._noise_guided)
-        return DraftContext(position, self.session.drafter_layers, self.session.cache, guide, self._outputs)
+        layers, asked = self.session.drafter_layers, self.speculation.asked
+        return DraftContext(position, layers, self.session.cache, guide, self._outputs, asked)
 
     def _verify(self, tree: TokenTree) -> None:
         """One pass: verify `tree`, walk down it, commit the accepted path."""

@@ -18,19 +18,21 @@ REQUESTS_PER_WRITE = 20
 
 
 class Learned:
-    """`calibration` and `cost` of the pair that `key` names, and the file in `directory` that keeps them.
+    """`calibration` and `costs` of the pair that `key` names, and the file in `directory` that keeps them.
 
-    notify: told of a file that cannot be read or written; neither is a reason to stop.
+    costs: by the bits of the drafters, of a mixture or of one alone. notify: told of a file that cannot be read or
+    written; neither is a reason to stop.
     """
 
     def __init__(self, directory: Path, key: stored.Key, notify: Callable[[str], None]) -> None:
         self._path, self._key, self._notify = stored.path_of(directory, key), key, notify
         self._unwritten = 0
-        self.calibration, self.cost = Calibration(), DraftCost()
+        self.calibration = Calibration()
+        self.costs: dict[int, DraftCost] = {}
         try:
             record = stored.read(self._path)
             if record is not None:
-                self.calibration, self.cost = Calibration.of(record["calibration"]), _cost_of(record["draft_ms"])
+                self.calibration, self.costs = Calibration.of(record["calibration"]), _costs_of(record["draft_ms"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             notify(f"{self._path} is of no use ({error}): what drafts are worth is learned anew")
 
@@ -45,11 +47,16 @@ class Learned:
         if not self._unwritten:
             return
         self._unwritten = 0
-        content = {"key": dict(self._key), "calibration": self.calibration.record, "draft_ms": self.cost.samples}
+        draft_ms = {str(bit): cost.samples for bit, cost in self.costs.items()}
+        content = {"key": dict(self._key), "calibration": self.calibration.record, "draft_ms": draft_ms}
         try:
             stored.write(self._path, content)
         except OSError as error:
             self._notify(f"{self._path} cannot be written ({error.strerror}): what was learned ends with this process")
+
+
+def _costs_of(record: Mapping[str, Any]) -> dict[int, DraftCost]:
+    return {int(bit): _cost_of(samples) for bit, samples in record.items()}
 
 
 def _cost_of(record: Mapping[str, Any]) -> DraftCost:

@@ -7,45 +7,54 @@ from collections.abc import Sequence
 from worker.engine.budget import Budget
 from worker.engine.calibration import Calibration
 from worker.engine.draft_cost import DraftCost
-from worker.engine.draft_gate import DraftGate
+from worker.engine.drafters.protocol import Asked
+from worker.engine.panel import Panel
 from worker.engine.tree import TokenTree
+
+# A drafter that is probed takes the place of others that are as good only when it is better by this.
+SWAP_MARGIN = 1.05
 
 
 class Speculation:
-    """The economy of one drafter against one target on this machine.
+    """The economy of one drafter, or of the drafters of a mixture, against one target on this machine.
 
-    A round is `drafts`, `choose` with the draft, or with the root alone where nothing was drafted, and `learn`.
+    A round is `drafts`, `choose` with the draft, or `pass_over` with the root alone, and `learn`. asked: who drafts in
+    this round.
     """
 
     def __init__(
         self,
         budget: Budget,
         calibration: Calibration | None = None,
-        cost: DraftCost | None = None,
+        costs: dict[int, DraftCost] | None = None,
         *,
-        on_device: bool = False,
+        on_device: Sequence[bool] = (False,),
     ) -> None:
-        """on_device: the drafter computes where the target does, so a pass that is under way hides none of its time."""
+        """costs, on_device: of each drafter, see `Panel`."""
         self.budget = budget
-        self._on_device = on_device
         self.calibration = calibration or Calibration()
-        self.cost = cost or DraftCost()
-        self.gate = DraftGate()
-        self._draft: TokenTree | None = None
-        self._passed_over = False
+        self.panel = Panel(on_device, {} if costs is None else costs)
+        self.asked = Asked()
+        self._drafts: list[TokenTree] = []
 
     @property
     def max_nodes(self) -> int:
         return self.budget.max_nodes
 
+    @property
+    def needs_state(self) -> bool:
+        """Whether the drafter has to know all of the text in this round."""
+        return self.panel.needs_state(self.asked)
+
     def start_request(self) -> None:
-        self._passed_over = False
         self.calibration.start_request()
-        self.gate.start_request()
+        self.panel.start_request()
 
     def drafts(self) -> bool:
         """Whether this round should draft. A fixed budget always does."""
-        return bool(self.budget.fixed_nodes) or self.gate.admits()
+        asked = Asked() if self.budget.fixed_nodes else self.panel.ask()
+        self.asked = asked or Asked()
+        return asked is not None
 
     def choose(
         self, draft: TokenTree, draft_ms: float, *, as_chain: bool = False, beside_pass: bool = False
@@ -55,32 +64,64 @@ class Speculation:
         draft_ms: how long drafting took, absorbing included. beside_pass: while a pass was under way. as_chain: only
         chains can be verified. The whole draft is kept: what follows teaches about its every guess.
         """
-        self._draft = draft
-        self.calibration.appraise(draft)
-        cost = self._charged(len(draft), draft_ms, beside_pass)
-        self._passed_over = False
-        chosen = self.budget.choose_chain(draft, cost) if as_chain else self.budget.choose(draft, cost)
+        self._drafts = [draft]
+        charged = self.panel.charge(self.asked, draft, draft_ms, beside_pass)
+        chosen = self._best(draft, sum(charged.values()), as_chain)
         if not self.budget.fixed_nodes:
-            self.gate.record(sum(chosen.values), self.budget.plain_passes(len(chosen), cost))
+            self._judge(chosen, charged, as_chain)
         return chosen
 
     def pass_over(self, root: TokenTree) -> TokenTree:
         """A round without a draft: plain decoding."""
         assert len(root) == 1
-        self._draft, self._passed_over = root, True
+        self._drafts = [root]
+        self.panel.rest()
         return root
 
     def learn(self, emitted: Sequence[int]) -> None:
         """The tokens that followed the round's root."""
-        assert self._draft is not None
-        self.calibration.learn(self._draft, emitted)
+        draft, *others = self._drafts
+        for other in others:
+            self.calibration.follow(other)
+        self.calibration.learn(draft, emitted)
 
-    def _charged(self, nodes: int, draft_ms: float, beside_pass: bool) -> float:
-        """Milliseconds that the round waits for its draft. Beside a pass they cannot be told from its own.
+    def _best(self, draft: TokenTree, cost: float, as_chain: bool) -> TokenTree:
+        self.calibration.appraise(draft)
+        return self.budget.choose_chain(draft, cost) if as_chain else self.budget.choose(draft, cost)
 
-        The first draft after rounds without one takes longer, as the drafter has to absorb all of their tokens. That
-        says nothing of drafting round after round: it teaches nothing, and what other drafts take is charged.
+    def _judge(self, chosen: TokenTree, charged: dict[int, float], as_chain: bool) -> None:
+        """Let the gates know what the round promises, with each drafter and without it.
+
+        A gate reckons in plain passes, of one token each; here the round without the drafter is what is plain. One that
+        is probed may also show that it should take the place of others.
         """
-        if beside_pass:
-            return self.cost.typical(nodes) if self._on_device else 0.0
-        return self.cost.typical(nodes) if self._passed_over else self.cost.learn(nodes, draft_ms)
+        on_trial = self.panel.on_trial(charged)
+        if not on_trial:
+            return
+        everyone = sum(charged)
+        tokens = sum(chosen.values)
+        passes = self.budget.plain_passes(len(chosen), sum(charged.values()))
+        rates = {everyone: tokens / passes}
+        for others in range(1, everyone if len(charged) > 1 else 1):
+            if others & everyone == others:
+                rates[others] = self._rate_of(others, charged, as_chain)
+        for member in on_trial:
+            if member.gate.state == "probing":
+                best = max(rates[everyone], max(rate for who, rate in rates.items() if who & member.bit) / SWAP_MARGIN)
+                rest = max([1.0, *(rate for who, rate in rates.items() if not who & member.bit)])
+            else:
+                best, rest = rates[everyone], max(1.0, rates.get(everyone & ~member.bit, 1.0))
+            if self.panel.record(member, best * passes / rest, passes):
+                break
+
+    def _rate_of(self, who: int, charged: dict[int, float], as_chain: bool) -> float:
+        """Tokens per plain pass that the round would have promised if only some of its drafters had been asked.
+
+        The guesses of these alone are followed as well: they are worth something else where nobody differs.
+        """
+        draft = TokenTree(self._drafts[0].tokens[0])
+        draft.merge({bit: tree for bit, tree in self.asked.drafts.items() if bit & who})
+        self._drafts.append(draft)
+        cost = sum(milliseconds for bit, milliseconds in charged.items() if bit & who)
+        chosen = self._best(draft, cost, as_chain)
+        return sum(chosen.values) / self.budget.plain_passes(len(chosen), cost)

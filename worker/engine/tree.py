@@ -1,9 +1,11 @@
 """TokenTree: guesses for the next tokens, as a tree that the target verifies in one pass."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+
+SILENT = 16
 
 
 class TokenTree:
@@ -12,7 +14,8 @@ class TokenTree:
     The pending token is chosen but not yet in the cache, so a pass always commits node 0. Siblings have different
     tokens: `add` merges equal ones. `confidences[i]` is the drafter's own estimate that node i is accepted when its
     parent is; `values[i]` the calibrated probability that node i is accepted, never above the value of the parent;
-    `sources[i]` the bits of the drafters that proposed it.
+    `sources[i]` the bits of the drafters that proposed it and, from bit SILENT on, of those that were asked as well and
+    did not.
     """
 
     def __init__(self, pending: int) -> None:
@@ -47,6 +50,20 @@ class TokenTree:
             self.values[node] = self.values[parent] * confidence
         self.sources[node] |= source
         return node
+
+    def merge(self, drafts: Mapping[int, "TokenTree"]) -> None:
+        """Add the nodes of `drafts` below the same root, by the bit of the drafter that made each.
+
+        The same token after the same parent is one node, whoever proposed it. It takes the largest of the confidences.
+        """
+        for bit, draft in drafts.items():
+            places = [0]
+            for node in range(1, len(draft)):
+                parent = places[draft.parents[node]]
+                places.append(self.add(parent, draft.tokens[node], draft.confidences[node], bit))
+        asked = sum(drafts)
+        for node in range(1, len(self)):
+            self.sources[node] |= (asked & ~self.sources[node]) << SILENT
 
     def child(self, node: int, token: int) -> int | None:
         """The child of `node` that carries `token`."""

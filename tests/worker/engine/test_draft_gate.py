@@ -88,3 +88,26 @@ def test_a_new_request_does_not_lengthen_a_pause_that_is_nearly_over() -> None:
     drafted(gate, 1 + FIRST_PAUSE - 3, lambda _: 1.0, cost=1.5)
     gate.start_request()
     assert runs(drafted(gate, 4, lambda _: 1.0, cost=1.5))[0] == (False, 3)
+
+
+def test_a_pause_goes_on_until_a_probe_is_allowed() -> None:
+    gate = DraftGate()
+    drafted(gate, 1, lambda _: 1.0, cost=1.5)
+    assert not any(gate.admits(may_probe=False) for _ in range(5 * FIRST_PAUSE))
+    assert gate.state == "closed"
+    assert gate.admits()
+    assert gate.state == "probing"
+
+
+def test_a_gate_that_restarts_forgets_what_was() -> None:
+    worn, fresh = DraftGate(), DraftGate()
+    drafted(worn, 60, lambda _: 1.2, cost=1.22)
+    worn.restart()
+    assert runs(drafted(worn, 30, lambda _: 1.0, cost=1.1)) == runs(drafted(fresh, 30, lambda _: 1.0, cost=1.1))
+
+
+def test_a_closed_gate_does_not_restart() -> None:
+    gate = DraftGate()
+    drafted(gate, 1, lambda _: 1.0, cost=1.5)
+    gate.restart()
+    assert runs(drafted(gate, FIRST_PAUSE + 1, lambda _: 1.0, cost=1.5)) == [(False, FIRST_PAUSE), (True, 1)]

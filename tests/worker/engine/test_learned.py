@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from worker.engine.draft_cost import DraftCost
 from worker.engine.learned import REQUESTS_PER_WRITE, Learned
 from worker.engine.tree import TokenTree
 
@@ -26,10 +27,11 @@ def value(learned: Learned) -> float:
 def taught(directory: Path) -> Learned:
     """Thirty outcomes, all wrong, and drafts of 3 ms."""
     learned = Learned(directory, KEY, print)
-    learned.cost.learn(4, 100.0)
+    cost = learned.costs.setdefault(1, DraftCost())
+    cost.learn(4, 100.0)
     for _ in range(30):
         learned.calibration.learn(guess(), [2])
-        learned.cost.learn(4, 3.0)
+        cost.learn(4, 3.0)
     learned.calibration.start_request()
     return learned
 
@@ -41,7 +43,7 @@ def test_what_was_learned_is_there_in_the_next_process(tmp_path: Path) -> None:
     learned.save()
     again = Learned(tmp_path, KEY, print)
     assert value(again) == value(learned) < 0.15
-    assert again.cost.typical(4) == 3.0
+    assert again.costs[1].typical(4) == 3.0
     (file,) = tmp_path.iterdir()
     assert json.loads(file.read_text())["key"] == KEY
 
@@ -79,12 +81,14 @@ GOOD = {"tried": [[0.0] * 10] * 4, "accepted": [[0.0] * 10] * 4}
         "[]",
         "{}",
         "\ufffd",
-        json.dumps({"calibration": GOOD}),
+        json.dumps({"calibration": {"1": GOOD}}),
         json.dumps({"calibration": 3, "draft_ms": {}}),
-        json.dumps({"calibration": GOOD, "draft_ms": []}),
-        json.dumps({"calibration": GOOD, "draft_ms": {"four": [1.0]}}),
-        json.dumps({"calibration": GOOD, "draft_ms": {"4": [-1.0]}}),
-        json.dumps({"calibration": GOOD, "draft_ms": {"4": ["long"]}}),
+        json.dumps({"calibration": {"1": GOOD}, "draft_ms": []}),
+        json.dumps({"calibration": {"1": GOOD}, "draft_ms": {"4": [1.0]}}),
+        json.dumps({"calibration": {"1": GOOD}, "draft_ms": {"suffix": {"4": [1.0]}}}),
+        json.dumps({"calibration": {"1": GOOD}, "draft_ms": {"1": {"four": [1.0]}}}),
+        json.dumps({"calibration": {"1": GOOD}, "draft_ms": {"1": {"4": [-1.0]}}}),
+        json.dumps({"calibration": {"1": GOOD}, "draft_ms": {"1": {"4": ["long"]}}}),
     ],
 )
 def test_a_broken_file_is_ignored_with_a_notice_and_written_anew(tmp_path: Path, text: str) -> None:

@@ -126,7 +126,7 @@ def test_a_slow_drafter_is_refused_although_its_guesses_are_good() -> None:
 def test_it_notices_when_the_drafter_becomes_good() -> None:
     speculation = Speculation(Budget(CURVE))
     decode(speculation, lambda _: 0.05, tokens=3000, draft_ms=5.0)
-    assert speculation.gate.state == "closed"
+    assert speculation.panel.members[0].gate.state == "closed"
     outcome = decode(speculation, lambda _: 0.95, tokens=600, draft_ms=5.0, seed=2)
     # An oracle would reach 6.6 tokens for 2.5 plain passes, 2.7 times plain decoding.
     assert outcome.drafted > 0.5 * outcome.rounds
@@ -155,27 +155,27 @@ def test_a_draft_beside_a_pass_is_free_on_the_host_and_costs_its_median_on_the_d
     tree.add(0, RIGHT, 0.55)
     # 1.55 tokens in 15 ms beat one in 10 ms, but with 5 ms for the draft 1.55 / 20 beats 1 / 15 by more still;
     # so the gate shows the difference: 1.55 tokens for 1.5 or for 2 plain passes.
-    on_host = Speculation(Budget(CURVE), calibration, cost)
-    on_device = Speculation(Budget(CURVE), calibration, cost, on_device=True)
+    on_host = Speculation(Budget(CURVE), calibration, {1: cost})
+    on_device = Speculation(Budget(CURVE), calibration, {1: cost}, on_device=[True])
     for _ in range(40):
         for speculation in (on_host, on_device):
             if speculation.drafts():
                 speculation.choose(tree, 99.0, beside_pass=True)
-    assert on_host.gate.state == "open"
-    assert on_device.gate.state != "open"
+    assert on_host.panel.members[0].gate.state == "open"
+    assert on_device.panel.members[0].gate.state != "open"
     assert cost.samples == {2: [5.0]}
 
 
 def test_the_first_draft_after_a_pause_is_charged_and_teaches_what_the_others_take() -> None:
     cost = DraftCost({2: [4.0]})
-    speculation = Speculation(Budget(CURVE), Calibration(), cost)
+    speculation = Speculation(Budget(CURVE), Calibration(), {1: cost})
     tree = TokenTree(0)
     tree.add(0, RIGHT, 0.98)
 
     def charged(draft_ms: float) -> float:
         """Plain passes that the gate was told a round costs, less those of its own pass."""
         recorded: list[float] = []
-        speculation.gate.record = lambda tokens, cost: recorded.append(cost)  # type: ignore[method-assign]
+        speculation.panel.members[0].gate.record = lambda tokens, cost: recorded.append(cost)  # type: ignore[method-assign]
         nodes = len(speculation.choose(tree, draft_ms))
         return recorded[0] * CURVE.cost(1) - CURVE.cost(nodes)
 

@@ -7,6 +7,7 @@ the limits of a draft: whose nodes are worth a pass is not for their own confide
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -46,11 +47,16 @@ class MixtureDrafter:
             drafter.absorb(tokens, rows, own)
 
     def draft(self, tree: TokenTree, limits: DraftLimits, context: DraftContext) -> None:
-        trees = []
-        for drafter, own in zip(self.drafters, self._layers_of_each(context.layers), strict=True):
-            trees.append(TokenTree(tree.tokens[0]))
-            drafter.draft(trees[-1], limits, replace(context, layers=own))
-        merge(tree, trees)
+        """Let those draft that are asked. The layers of the others may be behind."""
+        asked = context.asked
+        for number, (drafter, own) in enumerate(zip(self.drafters, self._layers_of_each(context.layers), strict=True)):
+            bit = 1 << number
+            if asked.bits & bit:
+                begun = time.perf_counter()
+                asked.drafts[bit] = TokenTree(tree.tokens[0])
+                drafter.draft(asked.drafts[bit], limits, replace(context, layers=own))
+                asked.spent_ms[bit] = (time.perf_counter() - begun) * 1000
+        tree.merge(asked.drafts)
 
     def commit(self, tokens: Sequence[int]) -> None:
         for drafter in self.drafters:
@@ -73,10 +79,6 @@ class MixtureDrafter:
         return rows
 
 
-def merge(tree: TokenTree, drafts: Sequence[TokenTree]) -> None:
-    """Merge `drafts` into `tree`. A node that several drafts have takes the largest of their confidences."""
-    for number, draft in enumerate(drafts):
-        place = [0]
-        for node in range(1, len(draft)):
-            parent = place[draft.parents[node]]
-            place.append(tree.add(parent, draft.tokens[node], draft.confidences[node], 1 << number))
+def members_of(drafter: Drafter) -> list[Drafter]:
+    """The drafters of a mixture, in the order of their bits; a drafter alone is its only one."""
+    return drafter.drafters if isinstance(drafter, MixtureDrafter) else [drafter]

@@ -18,6 +18,9 @@ from worker.engine.drafters.guide import Guide
 from worker.engine.tree import TokenTree
 from worker.engine.verify.taps import Taps
 
+ALL = -1
+"""The bits of every drafter."""
+
 
 @dataclass(frozen=True)
 class DraftLimits:
@@ -27,12 +30,25 @@ class DraftLimits:
     depth: int
 
 
+@dataclass
+class Asked:
+    """Which drafters of a mixture are to draft, by their bits, and what came of it.
+
+    drafts, spent_ms: the tree of each and the milliseconds that it took. A drafter alone leaves them empty.
+    """
+
+    bits: int = ALL
+    drafts: dict[int, TokenTree] = field(default_factory=dict)
+    spent_ms: dict[int, float] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class DraftContext:
     """What a draft may look at.
 
     layers: the drafter's own cache. target_layers: the target's, to be read only. position: L, of the root. guide:
     ranks candidates as the target will draw. outputs: earlier answers of the request's batch, where they are kept.
+    asked: for a mixture.
     """
 
     position: int = 0
@@ -40,6 +56,7 @@ class DraftContext:
     target_layers: list[Any] = field(default_factory=list)
     guide: Guide = field(default_factory=Guide)
     outputs: Outputs | None = None
+    asked: Asked = field(default_factory=Asked, compare=False)
 
 
 class Drafter(Protocol):

@@ -8,10 +8,10 @@ from scripted_drafters import ScriptedDrafter, add_chain
 
 from bench.families import tiny_model
 from worker.engine.budget import Budget, CostCurve
-from worker.engine.drafters.mixture import MixtureDrafter, merge
-from worker.engine.drafters.protocol import DraftContext, DraftLimits
+from worker.engine.drafters.mixture import MixtureDrafter, members_of
+from worker.engine.drafters.protocol import Asked, DraftContext, DraftLimits
 from worker.engine.speculation import Speculation
-from worker.engine.tree import TokenTree
+from worker.engine.tree import SILENT, TokenTree
 from worker.engine.verify.taps import Taps
 
 WIDE = DraftLimits(nodes=32, depth=8)
@@ -42,13 +42,16 @@ def test_the_same_path_is_one_node_with_both_sources() -> None:
     one = tree_of({(1,): 0.9, (1, 2): 0.5, (3,): 0.1})
     other = tree_of({(1,): 0.4, (1, 2): 0.8, (1, 4): 0.2})
     whole = TokenTree(7)
-    merge(whole, [one, other])
+    whole.merge({0b01: one, 0b10: other})
     assert paths_of(whole) == {
         (1,): (0.9, 0b11),
         (1, 2): (0.8, 0b11),
-        (3,): (0.1, 0b01),
-        (1, 4): (0.2, 0b10),
+        (3,): (0.1, 0b01 | 0b10 << SILENT),
+        (1, 4): (0.2, 0b10 | 0b01 << SILENT),
     }
+    alone = TokenTree(7)
+    alone.merge({0b10: other})
+    assert paths_of(alone) == {(1,): (0.4, 0b10), (1, 2): (0.8, 0b10), (1, 4): (0.2, 0b10)}
 
 
 def test_a_boastful_drafter_takes_no_room_from_one_that_is_right() -> None:
@@ -59,7 +62,7 @@ def test_a_boastful_drafter_takes_no_room_from_one_that_is_right() -> None:
     speculation = Speculation(Budget(CostCurve((1, 2, 8), (10.0, 14.0, 30.0))))
     for _ in range(30):
         whole = TokenTree(7)
-        merge(whole, [boastful, honest])
+        whole.merge({0b01: boastful, 0b10: honest})
         assert len(whole) == 9
         chosen = speculation.choose(whole, 0.0)
         speculation.learn([9])
@@ -109,6 +112,27 @@ def test_everyone_gets_its_own_layers_and_states() -> None:
     assert drafters[2].context == DraftContext(position=1, layers=["z"], target_layers=["t"])
     mixture.commit([3])
     assert all(drafter.tokens == [1, 7, 3] for drafter in drafters)
+
+
+def test_only_those_draft_that_are_asked() -> None:
+    drafters = [Layered("a", 1, None), Layered("b", 0, None), Layered("c", 1, None)]
+    mixture = MixtureDrafter(drafters)
+    mixture.prefill([1, 7])
+    asked, tree = Asked(0b101), TokenTree(7)
+    mixture.draft(tree, WIDE, DraftContext(position=1, layers=["x", "y"], asked=asked))
+    assert [drafter.context is not None for drafter in drafters] == [True, False, True]
+    # The first and the last both say 1, then 9.
+    assert paths_of(tree) == {(1,): (0.9, 0b101), (1, 9): (0.9, 0b101)}
+    assert {bit: draft.tokens for bit, draft in asked.drafts.items()} == {0b001: [7, 1, 9], 0b100: [7, 1, 9]}
+    assert set(asked.spent_ms) == {0b001, 0b100}
+    assert all(milliseconds >= 0 for milliseconds in asked.spent_ms.values())
+
+
+def test_a_drafter_alone_is_its_only_member() -> None:
+    alone = Layered("a", 1, None)
+    assert members_of(alone) == [alone]
+    mixture = MixtureDrafter([alone, Layered("b", 0, None)])
+    assert members_of(mixture) == mixture.drafters
 
 
 def test_a_mixture_without_taps_reads_no_states() -> None:

@@ -1,0 +1,121 @@
+"""The panel: who is asked for guesses. Each drafter of a mixture has a gate and a cost of its own.
+
+A drafter keeps its place by what drafts are worth with it and without it; a drafter alone competes with plain decoding.
+So one that does not pay is not run, and takes nothing from those that do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from worker.engine.draft_cost import DraftCost
+from worker.engine.draft_gate import DraftGate
+from worker.engine.drafters.protocol import Asked
+from worker.engine.tree import TokenTree
+
+JUDGED_EVERY = 4
+
+
+class Member:
+    """One drafter. on_device: it computes where the target does, so a pass that is under way hides none of its time."""
+
+    def __init__(self, bit: int, cost: DraftCost, on_device: bool) -> None:
+        self.bit, self.cost, self.on_device = bit, cost, on_device
+        self.gate = DraftGate()
+        self.rested = False
+
+    def charge(self, nodes: int, milliseconds: float, beside_pass: bool) -> float:
+        """Milliseconds that a round waits for its `nodes` nodes. Beside a pass they cannot be told from its own.
+
+        The first draft after rounds without one takes longer, as the drafter has to absorb all of their tokens. That
+        says nothing of drafting round after round: it teaches nothing, and what other drafts take is charged.
+        """
+        rested, self.rested = self.rested, False
+        if beside_pass:
+            return self.cost.typical(nodes) if self.on_device else 0.0
+        return self.cost.typical(nodes) if rested else self.cost.learn(nodes, milliseconds)
+
+
+class Panel:
+    """on_device: of each drafter, in the order of their bits. costs: what is known of them, by bit; kept up to date."""
+
+    def __init__(self, on_device: Sequence[bool], costs: dict[int, DraftCost]) -> None:
+        self.costs = costs
+        bits = [1 << number for number in range(len(on_device))]
+        self.members = [
+            Member(bit, costs.setdefault(bit, DraftCost()), flag) for bit, flag in zip(bits, on_device, strict=True)
+        ]
+        self._rounds = 0
+
+    def start_request(self) -> None:
+        # A prompt is absorbed as it is prefilled.
+        for member in self.members:
+            member.rested = False
+            member.gate.start_request()
+
+    def ask(self) -> Asked | None:
+        """Who drafts in this round: those whose gates are open, and one at most that is probed; None when nobody."""
+        probed = any(member.gate.state == "probing" for member in self.members)
+        bits = 0
+        for member in self.members:
+            if member.gate.admits(may_probe=not probed):
+                bits |= member.bit
+                probed = probed or member.gate.state == "probing"
+        return self._asked(bits) if bits else None
+
+    def needs_state(self, asked: Asked) -> bool:
+        """Whether somebody is asked who may keep a state of the text."""
+        return len(self.members) == 1 or any(member.on_device for member in self._among(asked))
+
+    def rest(self) -> None:
+        """A round in which nobody drafts."""
+        for member in self.members:
+            member.rested = True
+
+    def charge(self, asked: Asked, draft: TokenTree, draft_ms: float, beside_pass: bool) -> dict[int, float]:
+        """What the round waits for each drafter that was asked, by bit. draft_ms: what all of it took."""
+        members = self._among(asked)
+        for member in self.members:
+            member.rested = member.rested or member not in members
+        # What no drafter took by itself is absorbing, and that is for those that keep a state.
+        absorbing = [member for member in members if member.on_device] or members
+        rest = (draft_ms - sum(asked.spent_ms.values())) / len(absorbing)
+        charged = {}
+        for member in members:
+            nodes = 1 + sum(bool(source & member.bit) for source in draft.sources)
+            own = asked.spent_ms.get(member.bit, 0.0) + (rest if member in absorbing else 0.0)
+            charged[member.bit] = member.charge(nodes, own, beside_pass)
+        return charged
+
+    def on_trial(self, charged: Mapping[int, float]) -> list[Member]:
+        """Whose gates this round is for: the one that is probed, else all that were asked, the dearest first.
+
+        To tell several apart takes the host half a millisecond, so it is done in some rounds only.
+        """
+        members = [member for member in self.members if member.bit in charged]
+        probed = [member for member in members if member.gate.state == "probing"]
+        if probed:
+            return probed
+        if len(members) > 1:
+            self._rounds += 1
+            if self._rounds % JUDGED_EVERY:
+                return []
+        return sorted(members, key=lambda member: -charged[member.bit])
+
+    def record(self, member: Member, tokens: float, cost: float) -> bool:
+        """Let the gate of `member` take a round; whether it opened or closed, and the others are judged anew."""
+        was = member.gate.state
+        member.gate.record(tokens, cost)
+        if member.gate.state == was:
+            return False
+        for other in self.members:
+            if other is not member:
+                other.gate.restart()
+        return True
+
+    def _among(self, asked: Asked) -> list[Member]:
+        return [member for member in self.members if member.bit & asked.bits]
+
+    def _asked(self, bits: int) -> Asked:
+        """A drafter alone knows no bits."""
+        return Asked() if len(self.members) == 1 else Asked(bits)
