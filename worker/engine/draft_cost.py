@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 REMEMBERED = 33
+# So many times tell what a draft takes.
+ENOUGH = 4
 
 
 class DraftCost:
@@ -34,6 +36,11 @@ class DraftCost:
         if not self._samples:
             return 0.0
         return median(self._samples[min(self._samples, key=lambda known: (abs(known - nodes), known))])
+
+    @property
+    def is_known(self) -> bool:
+        """Whether enough drafts were timed to go by."""
+        return sum(map(len, self._samples.values())) >= ENOUGH
 
     @property
     def samples(self) -> dict[int, list[float]]:

@@ -74,7 +74,7 @@ class Generation:
             self.drafter.prefill(prompt)
         while not self._finished():
             tree = self._draft()
-            if len(tree) == 1 and self._can_run_ahead:
+            if len(tree) == 1 and self._can_run_ahead and not self.speculation.measuring:
                 self._run_ahead()
             else:
                 self._verify(tree)
@@ -98,8 +98,8 @@ class Generation:
         draft = TokenTree(self._pending)
         limits = DraftLimits(self.speculation.max_nodes, self._remaining - 1)
         shape = self.verifier.shape_after(len(self.session.tokens), limits.nodes)
-        drafts = limits.nodes > 1 and limits.depth > 0 and shape != "plain" and self.speculation.drafts()
-        if not drafts:
+        possible = limits.nodes > 1 and limits.depth > 0 and shape != "plain"
+        if not (possible and self.speculation.drafts(beside_pass=beside_pass)):
             return self.speculation.pass_over(draft)
         before = watch.spent_ms("draft")
         with watch.phase("draft"):
@@ -162,7 +162,8 @@ class Generation:
         """Plain greedy decoding for as long as no draft pays.
 
         Each pass is queued before the token before it is read, as plain decoding does, so the device never waits for
-        the host. The price: when a draft starts to pay, or the text ends, one plain pass is already under way.
+        the host. The price: when a draft starts to pay, or has to be timed, or the text ends, one plain pass is already
+        under way.
         """
         watch = self.tally.stopwatch
         with watch.phase("verify"):
@@ -177,7 +178,7 @@ class Generation:
                 # The pass under way has put the last token into the cache, be it text or the end of it.
                 self.session.extend([self._pending], following.hidden)
                 return
-            if len(self._draft(beside_pass=True)) > 1:
+            if len(self._draft(beside_pass=True)) > 1 or self.speculation.measuring:
                 self._plain_token(following)
                 return
             current = following

@@ -37,9 +37,11 @@ class Member:
 
 
 class Panel:
-    """on_device: of each drafter, in the order of their bits. costs: what is known of them, by bit; kept up to date."""
+    """measuring: whether this round drafts, or would, on the device for a time that is not known yet."""
 
     def __init__(self, on_device: Sequence[bool], costs: dict[int, DraftCost]) -> None:
+        """on_device: of each drafter, in the order of their bits. costs: known ones, by bit; kept up to date."""
+        self.measuring = False
         self.costs = costs
         bits = [1 << number for number in range(len(on_device))]
         self.members = [
@@ -53,14 +55,23 @@ class Panel:
             member.rested = False
             member.gate.start_request()
 
-    def ask(self) -> Asked | None:
-        """Who drafts in this round: those whose gates are open, and one at most that is probed; None when nobody."""
+    def ask(self, beside_pass: bool = False) -> Asked | None:
+        """Who drafts in this round: those whose gates are open, and one at most that is probed; None when nobody.
+
+        beside_pass: while a pass is under way, so that a draft on the device cannot be timed. One that takes nobody
+        knows how long has to wait; see `measuring`.
+        """
+        self.measuring = False
         probed = any(member.gate.state == "probing" for member in self.members)
         bits = 0
         for member in self.members:
-            if member.gate.admits(may_probe=not probed):
+            if not member.gate.admits(may_probe=not probed):
+                continue
+            probed = probed or member.gate.state == "probing"
+            unknown = member.on_device and not member.cost.is_known
+            self.measuring = self.measuring or unknown
+            if not (unknown and beside_pass):
                 bits |= member.bit
-                probed = probed or member.gate.state == "probing"
         return self._asked(bits) if bits else None
 
     def needs_state(self, asked: Asked) -> bool:

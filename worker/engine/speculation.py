@@ -50,9 +50,14 @@ class Speculation:
         self.calibration.start_request()
         self.panel.start_request()
 
-    def drafts(self) -> bool:
-        """Whether this round should draft. A fixed budget always does."""
-        asked = Asked() if self.budget.fixed_nodes else self.panel.ask()
+    @property
+    def measuring(self) -> bool:
+        """Whether a drafter has to be timed by itself: passes are then not queued ahead of the host."""
+        return self.panel.measuring
+
+    def drafts(self, *, beside_pass: bool = False) -> bool:
+        """Whether this round should draft. A fixed budget always does. beside_pass: while a pass is under way."""
+        asked = Asked() if self.budget.fixed_nodes else self.panel.ask(beside_pass)
         self.asked = asked or Asked()
         return asked is not None
 
@@ -80,6 +85,7 @@ class Speculation:
 
     def learn(self, emitted: Sequence[int]) -> None:
         """The tokens that followed the round's root."""
+        self.panel.measuring = False
         draft, *others = self._drafts
         for other in others:
             self.calibration.follow(other)

@@ -31,6 +31,14 @@ def test_sizes_are_learned_apart_and_unknown_ones_take_the_nearest() -> None:
     assert DraftCost().typical(4) == 0.0
 
 
+def test_a_few_times_are_not_enough_to_go_by() -> None:
+    cost = learned((1, 2.0), (8, 3.0), (8, 3.0))
+    assert not cost.is_known
+    cost.learn(4, 3.0)
+    assert cost.is_known
+    assert not DraftCost().is_known
+
+
 def test_old_times_are_forgotten() -> None:
     cost = learned(*[(4, 10.0)] * 500, *[(4, 20.0)] * (REMEMBERED // 2 + 1))
     assert cost.typical(4) == 20.0

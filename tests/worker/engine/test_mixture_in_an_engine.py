@@ -87,7 +87,7 @@ def test_whoever_is_asked_has_all_of_the_text_and_nobody_changes_it(
     bits = [rng.choice([0, 0b001, 0b010, 0b100, 0b011, 0b110, 0b111]) for _ in range(10_000)]
     rounds = iter(bits)
 
-    def ask_some() -> Asked | None:
+    def ask_some(beside_pass: bool = False) -> Asked | None:
         who = next(rounds)
         return Asked(who) if who else None
 

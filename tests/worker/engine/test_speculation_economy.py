@@ -166,6 +166,36 @@ def test_a_draft_beside_a_pass_is_free_on_the_host_and_costs_its_median_on_the_d
     assert cost.samples == {2: [5.0]}
 
 
+@pytest.mark.parametrize(("acceptance", "draft_ms", "drafts"), [(0.1, 50.0, (2, 30)), (0.9, 1.0, (400, 500))])
+def test_a_drafter_of_the_device_is_timed_before_it_drafts_beside_a_pass(
+    acceptance: float, draft_ms: float, drafts: tuple[int, int]
+) -> None:
+    """Greedy text: passes are queued ahead while no draft pays, and a draft's time cannot be told from theirs."""
+    rng, speculation = random.Random(1), Speculation(Budget(CURVE), on_device=[True])
+    speculation.start_request()
+    drafted = beside = 0
+    ahead = False
+    for _ in range(500):
+        draft, run = TokenTree(0), 0
+        if speculation.drafts(beside_pass=ahead):
+            drafted, beside = drafted + 1, beside + ahead
+            for node in range(7):
+                draft.add(node, 2 + node, acceptance)
+            while run < 7 and rng.random() < acceptance:
+                run += 1
+            assert not ahead or speculation.panel.costs[1].is_known
+            chosen = speculation.choose(draft, 9 * draft_ms if ahead else draft_ms, beside_pass=ahead)
+        else:
+            chosen = speculation.pass_over(draft)
+        accepted = 0 if ahead else min(run, len(chosen) - 1)
+        ahead = len(chosen) == 1 and not speculation.measuring
+        following = draft.tokens[accepted + 1] if accepted < run else RIGHT
+        speculation.learn([*draft.tokens[1 : accepted + 1], following])
+    assert drafts[0] <= drafted <= drafts[1]
+    assert speculation.panel.costs[1].typical(8) == draft_ms
+    assert beside > 0 or acceptance > 0.5
+
+
 def test_the_first_draft_after_a_pause_is_charged_and_teaches_what_the_others_take() -> None:
     cost = DraftCost({2: [4.0]})
     speculation = Speculation(Budget(CURVE), Calibration(), {1: cost})

@@ -10,16 +10,18 @@ import pytest
 from engine_maker import EngineFor
 from following_drafter import FollowingDrafter, absorbed
 from plain_decoding import plain_tokens
-from scripted_drafters import chain_of
+from scripted_drafters import add_chain, chain_of
 from scripted_model import ScriptedModel
 from tiny_models import VOCABULARY
 from toy_clock import ToyClock
 from toy_requests import PROMPT_IDS, request
 
 from bench.families import tiny_model
+from worker.engine.budget import CostCurve
 from worker.engine.drafters.protocol import DraftContext, DraftLimits
 from worker.engine.engine import Engine
 from worker.engine.sampling import Sampling
+from worker.engine.speculation import Speculation
 from worker.engine.tree import TokenTree
 from worker.engine.verify.taps import Taps
 
@@ -34,7 +36,7 @@ def target() -> Any:
 
 def admit(engine: Engine, rounds: Iterator[bool]) -> None:
     """Let a gate that opens and closes as `rounds` says decide who drafts."""
-    engine.speculation.drafts = lambda: next(rounds)  # type: ignore[method-assign]
+    engine.speculation.drafts = lambda **_: next(rounds)  # type: ignore[method-assign]
 
 
 def in_turn(*runs: int) -> Iterator[bool]:
@@ -127,6 +129,31 @@ def test_absorbing_is_drafting_by_the_clock_but_not_that_of_a_pause(
     assert stats.phases.draft == 1000 * (100 + 111 + sum(learned))
     assert stats.phases.prefill == 1000 * (len(PROMPT_IDS) - 1)
     assert (stats.phases.verify, stats.phases.commit) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dear_drafter_is_found_out_before_it_drafts_beside_passes(
+    target: Any, engine_for: EngineFor, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    clock = ToyClock()
+    monkeypatch.setattr(time, "perf_counter", clock)
+
+    def script(emitted: int, tree: TokenTree, limits: DraftLimits) -> None:
+        """Guesses wrong and says so, in 50 ms where a pass takes 10."""
+        add_chain(tree, wrong[emitted : emitted + 3], limits, confidence=0.05)
+        clock.now += 0.05
+
+    text = text_of(target, kind)
+    wrong = [(token + 1) % VOCABULARY for token in text]
+    drafter = FollowingDrafter(script)
+    engine = engine_for(target, drafter=drafter, curve=CostCurve((1, 8), (10.0, 40.0)))
+    engine.speculation = Speculation(engine.speculation.budget, on_device=[True])
+    for _ in range(3):
+        assert ask(engine, kind) == text
+    # One that compiles, one that tells, and after pauses of 16 rounds probes of four each.
+    assert 4 <= len(drafter.asked) <= 2 + 3 * 4
+    assert engine.speculation.panel.costs[1].is_known
+    assert engine.speculation.panel.costs[1].typical(4) == pytest.approx(50.0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

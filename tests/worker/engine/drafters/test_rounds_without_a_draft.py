@@ -80,7 +80,7 @@ def test_the_text_is_that_of_plain_decoding_while_the_gate_opens_and_closes(
     expected = asked.plain(case.target)
     engine = engine_for(case.target, nodes=8, drafter=case.make())
     rounds = opening_and_closing(random.Random(4))
-    engine.speculation.drafts = lambda: next(rounds)  # type: ignore[method-assign]
+    engine.speculation.drafts = lambda **_: next(rounds)  # type: ignore[method-assign]
     for _ in ("cold", "warm"):
         result, stats = engine.generate(asked.request)
         assert result.token_ids == expected
