@@ -24,6 +24,7 @@ _LANGUAGE = [
     "-fbfloat16-excess-precision=none",
     "-ffp-contract=off",
     "-ftrivial-auto-var-init=pattern",
+    "-fstack-clash-protection",  # a large private array meets the guard page, not another thread's stack
 ]
 _CODE = ["-O2", "-mrelocation-model", "pic", "-pic-level", "2"]
 _CHECKS = "shift-exponent,signed-integer-overflow,integer-divide-by-zero,array-bounds,float-cast-overflow"

@@ -20,7 +20,7 @@ _STORE = re.compile(r"^(\s+store (?:volatile )?)(.+), ptr addrspace\(([123])\) (
 _COPY = re.compile(r"^\s+call void @llvm\.mem(?:cpy|move)\.p(\d)\.p(\d)\.i64\((.*)\)(.*)$")
 _FILL = re.compile(r"^\s+call void @llvm\.memset\.p([123])\.i64\((.*)\)(.*)$")
 _OTHER_ACCESS = re.compile(
-    r"^\s+(?:%\S+ = )?(?:(?:load|store)\b.*, ptr|(?:atomicrmw|cmpxchg|.*@llvm\.(?:mem|masked))\b.*ptr)"
+    r"^\s+(?:%\S+ = )?(?:(?:load|store) .*, ptr|(?:atomicrmw|cmpxchg) .*ptr|.*@llvm\.(?:mem|masked).*ptr)"
     r" addrspace\([123]\)"
 )
 _METADATA = re.compile(r"^(!\d+) = (?:distinct )?!(DI\w+)\((.*)\)$")
@@ -43,6 +43,8 @@ def type_bytes(kind: str) -> int:
     """The size of an IR type, as far as kernels load and store them."""
     if kind in _SCALAR_BYTES:
         return _SCALAR_BYTES[kind]
+    if kind.startswith("ptr "):
+        return _SCALAR_BYTES["ptr"]
     if match := re.fullmatch(r"i(\d+)", kind):
         return (int(match.group(1)) + 7) // 8
     if match := re.fullmatch(r"<(\d+) x (.+)>", kind):

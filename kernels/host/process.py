@@ -38,6 +38,9 @@ class _Child:
             stderr=self.errors,
         )
 
+    def can_serve(self, runtime: Path) -> bool:
+        return self.runtime == runtime and self.owner == os.getpid() and self.process.poll() is None
+
     def serve(self, request: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
         expired = threading.Event()
 
@@ -75,12 +78,10 @@ class _Child:
         return KernelDied(f"thread {thread} of threadgroup {threadgroup}: {what}, after this place", site, False)
 
     def stop(self) -> None:
+        """Ends the process; the pipes of a child that was forked away from its owner are only forgotten."""
         if self.owner == os.getpid():
-            if self.process.stdin is not None:
-                self.process.stdin.close()
-            self.process.wait()
-            if self.process.stdout is not None:
-                self.process.stdout.close()
+            self.process.kill()
+            self.process.communicate()
         self.errors.close()
 
 
@@ -93,21 +94,21 @@ def run_in_child(request: dict[str, Any], timeout_seconds: float) -> dict[str, A
     global _child
     runtime = runtime_library()
     with _lock:
-        if _child is None or _child.owner != os.getpid() or _child.runtime != runtime:
+        if _child is None or not _child.can_serve(runtime):
             _stop()
             _child = _Child(runtime)
         try:
             return _child.serve(request, timeout_seconds)
-        except KernelDied:
+        except BaseException:  # an interrupt, too, would leave an answer in the pipe
             _stop()
             raise
 
 
 def _stop() -> None:
     global _child
-    if _child is not None:
-        _child.stop()
-        _child = None
+    stopping, _child = _child, None
+    if stopping is not None:
+        stopping.stop()
 
 
 atexit.register(_stop)

@@ -38,12 +38,11 @@ _LANGUAGE = [
 _DIAGNOSTIC = re.compile(r"^([^\s:]+):(\d+):\d+: (?:fatal )?(?:error|warning): (.*)$")
 _IN_AUTHORS_TEXT = re.compile(rf"^({BODY}|{HEADER}):(\d+):")
 
-# `S(float a) thread : ...`: clang finds no constructor with an address space in a cast such as S(value).
+# `S(float a) thread : a(a) {}`: in a cast such as S(value), clang finds no constructor that has an address space.
 _QUALIFIED_CONSTRUCTOR = re.compile(r"\)\s*thread(?=\s*:(?!:))")
 
-# In -ast-dump a node names its file only where that differs from the node before it.
-_FILE_CHANGE = re.compile(r"[<, ]((?:/|[A-Za-z]:)?[\w./+-]+):(\d+):\d+")
-_LINE_CHANGE = re.compile(r"\bline:(\d+):\d+")
+# Positions of a node in -ast-dump: `<body:1:1, line:2:7> col:3`. A file or line is named only where it changes.
+_POSITION = re.compile(r"[<>,] ?([^<>,:]+):(\d+)")
 _DECLARATION = re.compile(r"\b(?:VarDecl|ParmVarDecl|FieldDecl) 0x\w+ .*? (\w+) '([^']*__generic[^']*)'")
 
 
@@ -80,10 +79,14 @@ def _opencl(kernel: KernelText) -> str:
     return (
         f"{'#define HOST_TENSORS' if uses_tensors(kernel) else ''}\n"
         '#include "metal_strict.h"\n'
-        f'#line 1 "{HEADER}"\n{_QUALIFIED_CONSTRUCTOR.sub(")", rewrite_common(kernel.header))}\n'
+        f'#line 1 "{HEADER}"\n{_rewrite(kernel.header)}\n'
         f'#line 1 "signature"\n__kernel void host_kernel() {{\n' + "\n".join(lines) + "\n"
-        f'#line 1 "{BODY}"\n{rewrite_common(kernel.source)}\n}}\n'
+        f'#line 1 "{BODY}"\n{_rewrite(kernel.source)}\n}}\n'
     )
+
+
+def _rewrite(source: str) -> str:
+    return _QUALIFIED_CONSTRUCTOR.sub(")", rewrite_common(source))
 
 
 def _diagnostics(words: str) -> list[Finding]:
@@ -101,10 +104,10 @@ def _generic_declarations(tree: str) -> list[Finding]:
     found = {}
     file, line = "", 0
     for node in tree.splitlines():
-        if change := _FILE_CHANGE.search(node):
-            file, line = change.group(1), int(change.group(2))
-        elif moved := _LINE_CHANGE.search(node):
-            line = int(moved.group(1))
+        for changed, number in _POSITION.findall(node.partition("'")[0]):
+            if changed != "col":
+                line = int(number)
+                file = file if changed == "line" else changed
         declaration = _DECLARATION.search(node)
         if declaration is None or file not in (BODY, HEADER):
             continue

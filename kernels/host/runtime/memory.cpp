@@ -26,8 +26,8 @@ static HostSite note_site(HostSite site) {
 
 static void check_alignment(const void* pointer, int64_t alignment, HostSite site, Place place) {
   if (alignment <= 1 || !((uintptr_t)pointer & (alignment - 1))) return;
-  find("misaligned", site, "thread %u makes a %lld-byte aligned access at offset %lld of %s, %lld bytes off",
-       current->thread.index_in_threadgroup, (long long)alignment, (long long)place.offset, place.name,
+  find("misaligned", site, "thread %u accesses offset %lld of %s, which must be aligned to %lld bytes and is %lld off",
+       current->thread.index_in_threadgroup, (long long)place.offset, place.name, (long long)alignment,
        (long long)((uintptr_t)pointer & (alignment - 1)));
 }
 

@@ -47,10 +47,5 @@ def run(
     return results, reports[0]
 
 
-def report_of(source: str, inputs: Mapping[str, Any], outputs: Outputs, **call: Any) -> Report:
-    """The report of a kernel that is expected to have findings."""
-    return run(source, inputs, outputs, options=RunOptions(raise_on_findings=False), **call)[1]
-
-
 def as_float64(array: mx.array) -> NDArray[np.float64]:
     return np.array(array.astype(mx.float32)).astype(np.float64)

@@ -1,0 +1,100 @@
+"""The strict pass and the lint: what each rejects, and what it must let through."""
+
+import mlx.core as mx
+import pytest
+
+from kernels.host import metal_kernel
+from kernels.host.lint import lint
+from kernels.host.signature import KernelText
+from kernels.host.strict import strict_findings
+
+
+def text(source: str, header: str = "") -> KernelText:
+    kernel = metal_kernel("case", ["x", "small", "s"], ["out"], source, header)
+    inputs = [mx.zeros((8, 8)), mx.zeros(4), mx.array(1.0)]
+    return kernel.text(inputs, [mx.float32], [("T", mx.bfloat16), ("N", 4), ("FLAG", True)])
+
+
+@pytest.mark.parametrize(
+    ("source", "header", "place", "words"),
+    [
+        ("const device float* p = small; out[0] = p[0];", "", ("body", 1), "cannot initialize a variable of type"),
+        ("\n\nout[0] = ((const device float*)&s)[0];", "", ("body", 3), "converts between mismatching address spaces"),
+        ("out[0] = ((const device float*)x_shape)[0];", "", ("body", 1), "mismatching address spaces"),
+        ("threadgroup float t[4]; t[0] = 1; out[0] = ((device float*)t)[0];", "", ("body", 1), "mismatching"),
+        ("float a[4]; g(a);", "void g(device float* p) { p[0] = 1; }", ("body", 1), "no matching function for call"),
+        (
+            "h(out);",
+            "\nvoid h(device float* o) { threadgroup float t[4]; t[0] = o[0]; }",
+            ("header", 2),
+            "local address",
+        ),
+        ("out[0] = f(x[0]);", "float f(const float& a) { return a; }", ("header", 1), "a has no address space"),
+        ("out[0] = 0;", "struct S {\n    const float* p;\n};", ("header", 2), "p has no address space"),
+        ("const float* p = x;\nout[0] = p[0];", "", ("body", 1), "p has no address space"),
+        ("x[0] = 1;", "", ("body", 1), "read-only variable is not assignable"),
+        ("threadgroup atomic_uint n[2];\nn[0] += 1; out[0] = 0;", "", ("body", 2), "no viable overloaded '+='"),
+        ("out[0] = float4(1.0f, 2.0f).x;", "", ("body", 1), "wrong number of vector elements"),
+        ("out[0] = f(1);", "float f(int n) { if (n > 1) return 2.0f; }", ("header", 1), "non-void function"),
+        ("long double d = 1; out[0] = d;", "", ("body", 1), "long double"),
+    ],
+)
+def test_strict_pass_rejects(source: str, header: str, place: tuple[str, int], words: str) -> None:
+    findings = strict_findings(text(source, header))
+    assert [(finding.file, finding.line) for finding in findings if words in finding.message] == [place], findings
+
+
+@pytest.mark.parametrize(
+    ("source", "header"),
+    [
+        ("thread float* p; float a[2]; p = a; p[0] = x[0]; out[0] = p[0];", ""),
+        ("Pair p = Pair(1.0f); out[0] = p.sum();", "struct Pair { float a; Pair(float b) thread : a(b) {}\n"
+         "float sum() const thread { return a; } };"),
+        ("auto twice = [](float v) { return 2.0f * v; }; out[0] = twice(s);", ""),
+        ("T sums[N]; for (int n = 0; n < N; ++n) sums[n] = FLAG ? T(x[n]) : T(0); out[0] = sums[1];", ""),
+        ("threadgroup float t[32]; threadgroup float* p = t + 1; p[0] = 1; out[0] = t[1];", ""),
+        ("metal::remove_addrspace_t<decltype(x[0])> v = x[0]; out[0] = v;", ""),
+        ("out[0] = weights[2];", "constant float weights[4] = {1, 2, 3, 4};"),
+        ("simdgroup_matrix<float, 8, 8> m; simdgroup_load(m, x); simdgroup_multiply(m, m, simdgroup_float8x8(2.0f));\n"
+         "simdgroup_store(m, out);", ""),
+        ("out[0] = as_type<float>(uint(simd_sum(uint4(1u)).x)) + float(ulong(simd_ballot(true)));", ""),
+    ],
+)  # fmt: skip
+def test_strict_pass_accepts(source: str, header: str) -> None:
+    assert strict_findings(text(source, header)) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("float4 b = (float4)a;", "write float4(...) instead"),
+        ("x = (const uint2) y;", "write const uint2(...) instead"),
+        ("x = (vec<T, 4>)(y);", "write vec<T, 4>(...) instead"),
+        ("x = 1.0;", "1.0 has no suffix"),
+        ("x = y * .5 + 1.0f;", ".5 has no suffix"),
+        ("x = 1e-3;", "1e-3 has no suffix"),
+        ("// caf\u00e9", "is not ASCII"),
+    ],
+)
+def test_lint_rejects(source: str, words: str) -> None:
+    findings = lint(text(f"\n{source}"))
+    assert [(finding.file, finding.line) for finding in findings] == [("body", 2)]
+    assert words in findings[0].message
+    assert [(finding.file, finding.line) for finding in lint(text("", source))] == [("header", 1)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "float4 b = float4(a);",
+        "f(a, (float)b);",
+        "float4 v = *(const device float4*)(x + 4);",
+        "float f(float4) { return 1.0f; }",
+        "x = 1.0f + 2.0h + 3e5f + 0x1.8p3f;",
+        "x = v.x1 + a1.b2; y = 10;",
+        "// 1.0 and (float4)a",
+        "sizeof(float4) * n",
+    ],
+)
+def test_lint_accepts(source: str) -> None:
+    assert lint(text(source)) == []
