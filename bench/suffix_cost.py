@@ -1,7 +1,8 @@
 """What does the suffix drafter cost a round? Drafts and commits after short and long histories; no model is needed.
 
 Texts repeat phrases of themselves, from a vocabulary of 50,000 tokens with frequent and rare ones. Each round drafts 16
-nodes and commits two tokens, as after a pass that accepted one guess; the memory of the batch is full.
+nodes, greedily and with the noise of a sampled text, and commits two tokens, as after a pass that accepted one guess;
+the memory of the batch is full.
 """
 
 import argparse
@@ -12,9 +13,11 @@ from collections.abc import Callable
 
 from bench.report import save, table
 from worker.engine.drafters.batch_memory import MAX_TOKENS, Outputs
+from worker.engine.drafters.guide import Guide
 from worker.engine.drafters.protocol import DraftContext, DraftLimits
 from worker.engine.drafters.sorted_places import DEPTH
 from worker.engine.drafters.suffix import SuffixDrafter
+from worker.engine.sampling import Sampling
 from worker.engine.tree import TokenTree
 
 HISTORIES = (1_000, 8_000, 32_000)
@@ -26,6 +29,8 @@ HEADINGS = [
     "draft ms",
     "95 % below",
     "nodes",
+    "sampled: draft ms",
+    "95 % below",
     "commit us a token",
     "prompt ms",
 ]
@@ -64,26 +69,33 @@ def milliseconds(work: Callable[[], object]) -> float:
 def measured(history: list[int], outputs: Outputs | None, rng: random.Random) -> list[object]:
     drafter = SuffixDrafter()
     prompt_ms = milliseconds(lambda: drafter.prefill(history))
-    drafts, nodes, commits = [], [], []
+    drafts, sampled, nodes, commits = [], [], [], []
     pending = history[-1]
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
         tree = TokenTree(pending)
-        drafts.append(milliseconds(lambda: drafter.draft(tree, LIMITS, DraftContext(outputs=outputs))))  # noqa: B023
+        context = DraftContext(outputs=outputs)
+        drafts.append(milliseconds(lambda: drafter.draft(tree, LIMITS, context)))  # noqa: B023
         nodes.append(len(tree))
+        again = TokenTree(pending)
+        noisy = DraftContext(guide=Guide(Sampling(temperature=1.0, seed=2**63), number), outputs=outputs)
+        sampled.append(milliseconds(lambda: drafter.draft(again, LIMITS, noisy)))  # noqa: B023
         emitted = repetitive(rng, EMITTED, history)
         commits.append(1000 * milliseconds(lambda: drafter.commit(emitted)) / EMITTED)  # noqa: B023
         pending = emitted[-1]
-    late = statistics.quantiles(drafts, n=20)[-1]
     held = len(outputs) if outputs else 0
     return [
         len(history),
         held,
-        f"{statistics.median(drafts):.3f}",
-        f"{late:.3f}",
+        *median_and_late(drafts),
         statistics.mean(nodes),
+        *median_and_late(sampled),
         statistics.median(commits),
         prompt_ms,
     ]
+
+
+def median_and_late(times: list[float]) -> list[str]:
+    return [f"{statistics.median(times):.3f}", f"{statistics.quantiles(times, n=20)[-1]:.3f}"]
 
 
 def main() -> None:

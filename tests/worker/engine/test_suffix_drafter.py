@@ -3,11 +3,15 @@
 import random
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from worker.engine.drafters.batch_memory import Outputs
+from worker.engine.drafters.guide import Guide
 from worker.engine.drafters.protocol import DraftContext, DraftLimits
 from worker.engine.drafters.suffix import MAX_OCCURRENCES, SuffixDrafter
+from worker.engine.philox import gumbel_noise
+from worker.engine.sampling import Sampling
 from worker.engine.tree import TokenTree
 
 WIDE = DraftLimits(nodes=32, depth=16)
@@ -285,3 +289,85 @@ def test_the_root_must_be_the_last_committed_token() -> None:
     drafter.prefill([1, 2])
     with pytest.raises(AssertionError):
         draft(drafter, 7)
+
+
+# With the noise of a sampled text.
+
+
+def guided(
+    tokens: Sequence[int], guide: Guide, outputs: Outputs | None = None, limits: DraftLimits = WIDE
+) -> TokenTree:
+    drafter = SuffixDrafter()
+    drafter.prefill(tokens)
+    tree = TokenTree(tokens[-1])
+    drafter.draft(tree, limits, DraftContext(position=len(tokens) - 1, guide=guide, outputs=outputs))
+    return tree
+
+
+def sampled(seed: int, tokens: Sequence[int], noise: bool = True) -> Guide:
+    return Guide(Sampling(temperature=0.7, seed=seed), len(tokens) - 1, noise)
+
+
+def test_without_noise_a_sampled_draft_is_the_greedy_one() -> None:
+    for seed in range(6):
+        tokens = repetitive(random.Random(seed), 150)
+        assert content(guided(tokens, sampled(seed, tokens, noise=False))) == content(cold(tokens))
+
+
+def test_where_one_continuation_is_known_the_noise_says_nothing() -> None:
+    tokens = [4, 5, 6, 7, 8, 9, 4, 5]
+    for seed in range(20):
+        assert content(guided(tokens, sampled(seed, tokens))) == content(cold(tokens))
+
+
+CONTEXT = list(range(100, 124))
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "by_shares", "by_noise"), [([0.4, 0.3, 0.2, 0.1], 0.37, 0.82), ([0.9, 0.1], 0.90, 0.95)]
+)
+def test_the_noise_tells_which_of_the_earlier_answers_is_drawn(
+    probabilities: list[float], by_shares: float, by_noise: float
+) -> None:
+    """24 answers to one prompt began with a token of known probabilities; this answer is drawn from the same."""
+    rng, rounds = np.random.default_rng(1), 500
+    tokens = np.arange(7, 7 + len(probabilities))
+    hits, confidences = {True: 0, False: 0}, []
+    for seed in range(rounds):
+        outputs = outputs_of(*((CONTEXT, [int(token)]) for token in rng.choice(tokens, 24, p=probabilities)))
+        noise = gumbel_noise(seed, len(CONTEXT), tokens)
+        drawn = tokens[np.argmax(np.log(probabilities) + noise)]
+        for by in (True, False):
+            tree = guided(CONTEXT, sampled(seed, CONTEXT, by), outputs, DraftLimits(nodes=2, depth=1))
+            hits[by] += tree.tokens[1] == drawn
+            if by:
+                confidences.append((tree.confidences[1], tree.tokens[1] == drawn))
+    # Three standard deviations of 500 rounds are 0.06 at most.
+    assert hits[False] / rounds == pytest.approx(by_shares, abs=0.06)
+    assert hits[True] / rounds == pytest.approx(by_noise, abs=0.06)
+    # The more confident half of the guesses is right more often, and confidence does not promise too much.
+    confidences.sort()
+    lower, upper = confidences[: rounds // 2], confidences[rounds // 2 :]
+    assert sum(right for _, right in upper) > sum(right for _, right in lower)
+    assert sum(confidence for confidence, _ in confidences) < hits[True] + 0.03 * rounds
+
+
+def test_the_noise_is_that_of_the_position_of_each_guess() -> None:
+    answers = [[1, 2, 3], [1, 2, 4], [1, 5, 6], [7, 8, 9]] * 6
+    reliability = 1 - 0.8 * 0.8**24
+    splits = 0
+    for seed in range(30):
+        tree = guided(CONTEXT, sampled(seed, CONTEXT), outputs_of(*((CONTEXT, answer) for answer in answers)))
+        for node in range(len(tree)):
+            path = [tree.tokens[one] for one in tree.path(node)[1:]]
+            depth = len(path)
+            following = [answer[depth] for answer in answers if answer[:depth] == path and len(answer) > depth]
+            votes = {token: following.count(token) for token in set(following)}
+            trust = reliability * len(following) / (len(following) + 2)
+            noise = gumbel_noise(seed, len(CONTEXT) + depth, np.array(list(votes), dtype=np.int64))
+            powers = {token: votes[token] * np.exp(trust * one) for token, one in zip(votes, noise, strict=True)}
+            for child in tree.children(node):
+                odds = powers[tree.tokens[child]] / sum(powers.values())
+                assert tree.confidences[child] == pytest.approx(reliability * odds)
+            splits += len(votes) > 1
+    assert splits > 60

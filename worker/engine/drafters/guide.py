@@ -7,12 +7,14 @@ text stays exact, because the target draws as ever (drafter-invariant speculativ
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from worker.engine.philox import gumbel_noise
+from worker.engine.philox import gumbel_noise, token_noise
 from worker.engine.sampling import Row, Sampling, Tokens, tempered
 
 Scores = npt.NDArray[np.float64]
@@ -48,13 +50,36 @@ class Guide:
         tokens = chosen if ids is None else ids[chosen]
         return [(int(token), float(min(1.0, chance))) for token, chance in zip(tokens, odds, strict=True)]
 
+    @property
+    def by_noise(self) -> bool:
+        """Whether candidates are ranked with the noise of their draw."""
+        return self.noise and self.sampling.temperature > 0
+
+    def elected(self, tokens: Sequence[int], shares: Sequence[float], depth: int, trust: float) -> Sequence[float]:
+        """The odds of `tokens` at `depth` tokens after the root, by their shares of the draws that were observed.
+
+        Temperature, filters and bias have acted on the observed draws, so a score is log share + trust * noise: the
+        draw's own where the shares are the probabilities that it goes by (trust 1), the share alone where they say
+        nothing of it (0). shares: above 0, 1 together at most; so are the odds, their softmax times what they come to.
+        """
+        assert depth >= 1
+        if not self.by_noise:
+            return shares
+        seed, position = self.sampling.seed, self.position + depth
+        powers = [
+            share * math.exp(trust * token_noise(seed, position, token))
+            for token, share in zip(tokens, shares, strict=True)
+        ]
+        scale = sum(shares) / sum(powers)
+        return [power * scale for power in powers]
+
     def _scores(self, logprobs: Row, depth: int, ids: Tokens | None) -> tuple[Tokens, Scores]:
         """Places in `logprobs` that a draw may take, and their log p / T with the noise of their position."""
         places, scores = tempered(logprobs, self.sampling)
         if len(places) > CONSIDERED:
             likeliest = np.sort(_largest(scores, CONSIDERED))
             places, scores = places[likeliest], scores[likeliest]
-        if self.noise:
+        if self.by_noise:
             tokens = places if ids is None else ids[places]
             scores = scores + gumbel_noise(self.sampling.seed, self.position + depth, tokens)
         return places, scores
