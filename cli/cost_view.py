@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import groupby
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from worker.engine.engine import Engine
 
 PLOT_TITLE = "what a pass over n nodes costs, in passes over one: a tree pays when it yields more tokens than that"
+DRAFT_COLUMNS = {"drafter": "drafter", "drafts": "drafts", "milliseconds": "ms", "ratio": "at most, of one pass"}
 # All measured counts have columns of their own.
 NARROWEST, WIDEST = 60, 100
 Row = dict[str, Any]
@@ -53,19 +55,21 @@ def show_costs(passes: list[Row], drafts: list[Row]) -> None:
     if len(passes) > 1:
         width = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
         typer.echo(f"\n{PLOT_TITLE}\n{cost_plot([(row['nodes'], row['ratio']) for row in passes], width)}")
-    for number, drafter in enumerate(dict.fromkeys(row["drafter"] for row in drafts)):
-        own = [row for row in drafts if row["drafter"] == drafter]
-        typer.echo(f"{'' if number else chr(10)}{draft_sentence(own)}")
+    if drafts:
+        typer.echo()
+        emit((summary(list(own)) for _, own in groupby(drafts, key=lambda row: row["drafter"])), DRAFT_COLUMNS)
 
 
-def draft_sentence(drafts: list[Row]) -> str:
-    """The cheapest and the dearest size of a draft."""
+def summary(drafts: list[Row]) -> Row:
+    """The cheapest and the dearest size of the drafts of one drafter."""
     cheap, dear = (pick(drafts, key=lambda row: row["milliseconds"]) for pick in (min, max))
-    return (
-        f"a draft by {cheap['drafter']} takes {cheap['milliseconds']:.2f} ms ({counted(cheap['nodes'], 'node')}) to "
-        f"{dear['milliseconds']:.2f} ms ({counted(dear['nodes'], 'node')}), at most {dear['ratio']:.1%} of a pass over "
-        f"one node; {counted(sum(row['drafts'] for row in drafts), 'draft')}"
-    )
+    spans = [f"{row['milliseconds']:.2f} ({counted(row['nodes'], 'node')})" for row in (cheap, dear)]
+    return {
+        "drafter": cheap["drafter"],
+        "drafts": sum(row["drafts"] for row in drafts),
+        "milliseconds": " to ".join(dict.fromkeys(spans)),
+        "ratio": f"{dear['ratio']:.1%}",
+    }
 
 
 def _row(engine: Engine, what: str, nodes: int, milliseconds: float) -> Row:

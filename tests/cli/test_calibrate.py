@@ -8,7 +8,7 @@ from mill import Mill, json_lines
 
 from cli import cost_view
 from cli.cost_plot import cost_plot
-from cli.cost_view import PLOT_TITLE, draft_sentence, show_costs
+from cli.cost_view import PLOT_TITLE, show_costs, summary
 from cli.prompts import shipped_prompts
 
 
@@ -47,15 +47,17 @@ def test_a_model_that_is_not_there(mill: Mill) -> None:
     assert "'nowhere' is not there" in done.stderr
 
 
-def test_people_get_a_table_and_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+FACTS = {"model": "m", "quantization": "4 bit in groups of 64", "verification": "tree", "chip": "Apple M5"}
+FACTS |= {"power": "normal", "mlx": "0.32.4", "kernels": "stock"}
+
+
+def test_people_get_a_table_and_a_plot(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(cost_view, "piped", lambda: False)
     monkeypatch.setattr("cli.output.piped", lambda: False)
     monkeypatch.setenv("COLUMNS", "100")
-    facts = {"model": "m", "quantization": "4 bit in groups of 64", "verification": "tree", "chip": "Apple M5"}
-    facts |= {"power": "normal", "mlx": "0.32.4", "kernels": "stock"}
     passes = [
-        {"nodes": 1, "milliseconds": 20.0, "ratio": 1.0, **facts},
-        {"nodes": 8, "milliseconds": 30.0, "ratio": 1.5, **facts},
+        {"nodes": 1, "milliseconds": 20.0, "ratio": 1.0, **FACTS},
+        {"nodes": 8, "milliseconds": 30.0, "ratio": 1.5, **FACTS},
     ]
     show_costs(passes, [])
     shown = capsys.readouterr().out
@@ -75,19 +77,34 @@ def test_people_get_a_table_and_a_sentence(monkeypatch: pytest.MonkeyPatch, caps
 def test_a_curve_of_one_point_has_no_plot(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(cost_view, "piped", lambda: False)
     monkeypatch.setattr("cli.output.piped", lambda: False)
-    facts = {"model": "m", "quantization": "q", "verification": "plain", "chip": "c", "power": "p", "mlx": "0"}
-    show_costs([{"nodes": 1, "milliseconds": 20.0, "ratio": 1.0, "kernels": "stock", **facts}], [])
+    show_costs([{"nodes": 1, "milliseconds": 20.0, "ratio": 1.0, **FACTS}], [])
     assert PLOT_TITLE not in capsys.readouterr().out
 
 
+DRAFTS = [
+    {"nodes": 1, "milliseconds": 0.5, "ratio": 0.01, "drafts": 3, "drafter": "mtp"},
+    {"nodes": 9, "milliseconds": 4.0, "ratio": 0.0816, "drafts": 5, "drafter": "mtp"},
+    {"nodes": 16, "milliseconds": 3.0, "ratio": 0.06, "drafts": 1, "drafter": "mtp"},
+    {"nodes": 4, "milliseconds": 0.25, "ratio": 0.005, "drafts": 2, "drafter": "suffix"},
+]
+
+
 def test_drafts_are_summed_up_by_the_cheapest_and_the_dearest() -> None:
-    drafts = [
-        {"nodes": 1, "milliseconds": 0.5, "ratio": 0.01, "drafts": 3, "drafter": "mtp"},
-        {"nodes": 9, "milliseconds": 4.0, "ratio": 0.08, "drafts": 5, "drafter": "mtp"},
-        {"nodes": 16, "milliseconds": 3.0, "ratio": 0.06, "drafts": 1, "drafter": "mtp"},
-    ]
-    said = "a draft by mtp takes 0.50 ms (1 node) to 4.00 ms (9 nodes), at most 8.0% of a pass over one node; 9 drafts"
-    assert draft_sentence(drafts) == said
+    said = {"drafter": "mtp", "drafts": 9, "milliseconds": "0.50 (1 node) to 4.00 (9 nodes)", "ratio": "8.2%"}
+    assert summary(DRAFTS[:3]) == said
+    assert summary(DRAFTS[3:])["milliseconds"] == "0.25 (4 nodes)"
+
+
+def test_each_drafter_has_a_line_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cost_view, "piped", lambda: False)
+    monkeypatch.setattr("cli.output.piped", lambda: False)
+    monkeypatch.setenv("COLUMNS", "100")
+    show_costs([{"nodes": 1, "milliseconds": 50.0, "ratio": 1.0, **FACTS}], DRAFTS)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[-3:]] == ["drafter", "mtp", "suffix"]
+    assert max(map(len, lines)) <= 100
 
 
 def test_the_prompts_that_come_with_the_program_are_of_two_kinds() -> None:
