@@ -42,6 +42,7 @@ def engine_for(tmp_path: Path) -> EngineFor:
         nodes: int | None = 16,
         curve: CostCurve | None = None,
         mode: Mode = "tree",
+        reuses_prefixes: bool = True,
         context: int = CONTEXT,
         vocabulary: int = VOCABULARY,
         generation_defaults: dict[str, Any] | None = None,
@@ -58,7 +59,7 @@ def engine_for(tmp_path: Path) -> EngineFor:
             recipe={name: ResolvedValue(value=v, source="model") for name, v in (generation_defaults or {}).items()},
             identity="tiny",
         )
-        profile = Profile(mode, curve or CostCurve((1, 32), (1.0, 1.0)), reuses_prefixes=mode != "plain")
+        profile = Profile(mode, curve or CostCurve((1, 32), (1.0, 1.0)), reuses_prefixes and mode != "plain")
         engine = Engine(target, profile, EngineOptions(tmp_path, fixed_nodes=None if curve else nodes, **options))
         if drafter is not None:
             engine.drafter = drafter

@@ -38,7 +38,8 @@ def target(family: str) -> Any:
 @cache
 def raw_tensors(family: str, experts: int = 4) -> Mapping[str, mx.array]:
     """A head as the raw checkpoints store it, without prefix: zero-centred norms, experts fused."""
-    config = configuration(family)["text_config"]
+    config = configuration(family)
+    config = config.get("text_config", config)
     width, inner, d = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     mx.random.seed(7)
