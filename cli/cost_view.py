@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cli.cost_plot import cost_plot
-from cli.output import counted, emit, emit_json, piped
+from cli.output import emit, emit_json, piped
 
 if TYPE_CHECKING:
     from worker.engine.engine import Engine
@@ -25,18 +25,18 @@ Row = dict[str, Any]
 def pass_rows(engine: Engine) -> list[Row]:
     """A row per measured node count: milliseconds of a pass, and its ratio to a pass over one node."""
     curve = engine.profile.curve
-    return [_row(engine, "pass", nodes, curve.cost(nodes)) for nodes in curve.nodes]
+    return [_row(engine, "pass", {"nodes": nodes}, curve.cost(nodes)) for nodes in curve.nodes]
 
 
 def draft_rows(engine: Engine) -> list[Row]:
-    """A row per drafter and size of its drafts: the median of their milliseconds, and its ratio to a plain pass."""
+    """A row per drafter and number of its passes: the median of such drafts, and its ratio to a pass of the target."""
     from worker.engine.drafters.mixture import members_of
 
     costs = zip(members_of(engine.drafter), engine.speculation.panel.members, strict=True)
     return [
-        _row(engine, "draft", nodes, median(times)) | {"drafts": len(times), "drafter": drafter.name}
+        _row(engine, "draft", {"passes": passes}, median(times)) | {"drafts": len(times), "drafter": drafter.name}
         for drafter, member in costs
-        for nodes, times in member.cost.samples.items()
+        for passes, times in member.cost.samples.items()
     ]
 
 
@@ -61,9 +61,9 @@ def show_costs(passes: list[Row], drafts: list[Row]) -> None:
 
 
 def summary(drafts: list[Row]) -> Row:
-    """The cheapest and the dearest size of the drafts of one drafter."""
+    """The cheapest and the dearest drafts of one drafter, by its passes."""
     cheap, dear = (pick(drafts, key=lambda row: row["milliseconds"]) for pick in (min, max))
-    spans = [f"{row['milliseconds']:.2f} ({counted(row['nodes'], 'node')})" for row in (cheap, dear)]
+    spans = [f"{row['milliseconds']:.2f} ({_passes(row)})" for row in (cheap, dear)]
     return {
         "drafter": cheap["drafter"],
         "drafts": sum(row["drafts"] for row in drafts),
@@ -72,14 +72,19 @@ def summary(drafts: list[Row]) -> Row:
     }
 
 
-def _row(engine: Engine, what: str, nodes: int, milliseconds: float) -> Row:
+def _passes(draft: Row) -> str:
+    passes: int = draft["passes"]
+    return f"{passes} {'pass' if passes == 1 else 'passes'}"
+
+
+def _row(engine: Engine, what: str, size: dict[str, int], milliseconds: float) -> Row:
     from worker.engine.profile import profile_key
 
     key = profile_key(engine.target, engine.options.max_tree_nodes)
     facts = {name: key[name] for name in ("model", "quantization", "chip", "power", "mlx", "kernels")}
     return {
         "measured": what,
-        "nodes": nodes,
+        **size,
         "milliseconds": round(milliseconds, 4),
         "ratio": round(milliseconds / engine.profile.curve.cost(1), 4),
         "verification": engine.verifier.mode,

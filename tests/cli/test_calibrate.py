@@ -28,7 +28,7 @@ def test_it_measures_again_and_keeps_what_it_shows(mill: Mill) -> None:
     assert [row["ratio"] for row in passes] == sorted(row["ratio"] for row in passes)
     assert all(row["model"] == mill.model and row["quantization"] == "float32" and row["chip"] for row in rows)
     assert drafts
-    assert all(row["drafter"] == "suffix" and row["milliseconds"] > 0 for row in drafts)
+    assert all((row["drafter"], row["passes"]) == ("suffix", 1) and row["milliseconds"] > 0 for row in drafts)
     (profile,) = stored(mill, "profiles")
     curve = json.loads(profile.read_text())["curve"]
     assert [round(milliseconds, 4) for milliseconds in curve["milliseconds"]] == [row["milliseconds"] for row in passes]
@@ -82,17 +82,17 @@ def test_a_curve_of_one_point_has_no_plot(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 DRAFTS = [
-    {"nodes": 1, "milliseconds": 0.5, "ratio": 0.01, "drafts": 3, "drafter": "mtp"},
-    {"nodes": 9, "milliseconds": 4.0, "ratio": 0.0816, "drafts": 5, "drafter": "mtp"},
-    {"nodes": 16, "milliseconds": 3.0, "ratio": 0.06, "drafts": 1, "drafter": "mtp"},
-    {"nodes": 4, "milliseconds": 0.25, "ratio": 0.005, "drafts": 2, "drafter": "suffix"},
+    {"passes": 1, "milliseconds": 0.5, "ratio": 0.01, "drafts": 3, "drafter": "mtp"},
+    {"passes": 4, "milliseconds": 4.0, "ratio": 0.0816, "drafts": 5, "drafter": "mtp"},
+    {"passes": 5, "milliseconds": 3.0, "ratio": 0.06, "drafts": 1, "drafter": "mtp"},
+    {"passes": 1, "milliseconds": 0.25, "ratio": 0.005, "drafts": 2, "drafter": "suffix"},
 ]
 
 
 def test_drafts_are_summed_up_by_the_cheapest_and_the_dearest() -> None:
-    said = {"drafter": "mtp", "drafts": 9, "milliseconds": "0.50 (1 node) to 4.00 (9 nodes)", "ratio": "8.2%"}
+    said = {"drafter": "mtp", "drafts": 9, "milliseconds": "0.50 (1 pass) to 4.00 (4 passes)", "ratio": "8.2%"}
     assert summary(DRAFTS[:3]) == said
-    assert summary(DRAFTS[3:])["milliseconds"] == "0.25 (4 nodes)"
+    assert summary(DRAFTS[3:])["milliseconds"] == "0.25 (1 pass)"
 
 
 def test_each_drafter_has_a_line_of_its_own(

@@ -76,12 +76,9 @@ class Budget:
         """The subtree worth verifying; the root alone when speculation does not pay. draft_ms: what the draft took."""
         if len(tree) == 1:
             return tree
-        # Values never rise along a path and a parent precedes its children, so every prefix is a tree.
-        order = sorted(range(len(tree)), key=lambda node: -tree.values[node])
-        sizes = range(1, min(len(order), self.max_nodes) + 1)
-        sums = list(itertools.accumulate(tree.values[node] for node in order))
-        best = max(sizes, key=lambda size: self._worth(size, sums[size - 1], draft_ms))
-        return tree.pruned(order[:best])
+        order = _by_value(tree)
+        size, _ = self._best_prefix([tree.values[node] for node in order], draft_ms)
+        return tree.pruned(order[:size])
 
     def choose_chain(self, tree: TokenTree, draft_ms: float = 0.0) -> TokenTree:
         """The path from the root worth verifying, where only chains can be."""
@@ -92,9 +89,28 @@ class Budget:
         best = max(ends, key=lambda node: self._worth(tree.depths[node] + 1, sums[node], draft_ms))
         return tree.pruned(tree.path(best))
 
+    def promises(self, tree: TokenTree, ranks: Sequence[int], draft_ms: Sequence[float]) -> list[tuple[float, float]]:
+        """Tokens and milliseconds of a round over the best of the nodes of rank 0, of those up to rank 1, and so on.
+
+        ranks: of every node, never below that of its parent. draft_ms[rank]: what it takes to draft as far. For budgets
+        that are not fixed.
+        """
+        order, found = _by_value(tree), []
+        for highest, spent in enumerate(draft_ms):
+            values = [tree.values[node] for node in order if ranks[node] <= highest]
+            size, tokens = self._best_prefix(values, spent)
+            found.append((tokens, self._costs[size] + spent))
+        return found
+
     def plain_passes(self, nodes: int, draft_ms: float) -> float:
         """What a round costs, as a multiple of a plain pass. For a budget that is not fixed."""
         return (self._costs[nodes] + draft_ms) / self._costs[1]
+
+    def _best_prefix(self, values: Sequence[float], draft_ms: float) -> tuple[int, float]:
+        """How many of `values`, the largest first, are worth verifying, and their sum."""
+        sums = list(itertools.accumulate(values[: self.max_nodes]))
+        best = max(range(1, len(sums) + 1), key=lambda size: self._worth(size, sums[size - 1], draft_ms))
+        return best, sums[best - 1]
 
     def _worth(self, nodes: int, expected: float, draft_ms: float) -> tuple[float, int]:
         """What to maximise: tokens per millisecond, and of equal ones the fewest nodes; or just as many nodes as fit.
@@ -104,3 +120,11 @@ class Budget:
         if self.fixed_nodes:
             return expected, nodes
         return expected * (MARGIN if nodes == 1 else 1.0) / (self._costs[nodes] + draft_ms), -nodes
+
+
+def _by_value(tree: TokenTree) -> list[int]:
+    """Nodes, the most valuable first.
+
+    Values never rise along a path and a parent precedes its children, so every prefix is a tree.
+    """
+    return sorted(range(len(tree)), key=lambda node: -tree.values[node])

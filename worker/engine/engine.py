@@ -95,9 +95,13 @@ class Engine:
         speculates = self.verifier.mode != "plain" and budget.max_nodes > 1
         self._selected = (selected or self._select()) if speculates else PLAIN
         self.drafter: Drafter = self._selected.drafter
-        on_device = [one.taps is not None or bool(one.new_cache()) for one in members_of(self.drafter)]
+        members = members_of(self.drafter)
+        on_device = [one.taps is not None or bool(one.new_cache()) for one in members]
+        levels = [one.levels for one in members]
         self._learned = Learned(options.data_dir / "drafters", pair_key(target, self._selected.key), notify)
-        self.speculation = Speculation(budget, self._learned.calibration, self._learned.costs, on_device=on_device)
+        self.speculation = Speculation(
+            budget, self._learned.calibration, self._learned.costs, on_device=on_device, levels=levels
+        )
         self._session = Session(self.verifier, PrefixTree(self._prefix_cache_bytes), self.verifier.reusable)
         self._memory = BatchMemory()
         self.clock: Callable[[], float] = time.monotonic

@@ -105,7 +105,8 @@ class Generation:
         with watch.phase("draft"):
             if self.speculation.needs_state:
                 self.session.catch_up()
-            self.drafter.draft(draft, limits, self._draft_context())
+            context = self._draft_context()
+            self.drafter.draft(draft, context.asked.within(limits, context.asked.bits), context)
         with watch.phase("draft"):
             spent = watch.spent_ms("draft") - before
             return self.speculation.choose(draft, spent, as_chain=shape == "chain", beside_pass=beside_pass)

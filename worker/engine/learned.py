@@ -60,8 +60,8 @@ def _costs_of(record: Mapping[str, Any]) -> dict[int, DraftCost]:
 
 
 def _cost_of(record: Mapping[str, Any]) -> DraftCost:
-    """JSON has made text of the node counts. Raises ValueError, TypeError or AttributeError."""
-    samples = {int(nodes): [float(time) for time in times] for nodes, times in record.items()}
+    """JSON has made text of the numbers of passes. Raises ValueError, TypeError or AttributeError."""
+    samples = {int(passes): [float(time) for time in times] for passes, times in record.items()}
     if not all(0 <= time < float("inf") for times in samples.values() for time in times):
         raise ValueError("a draft took no possible time")
     return DraftCost(samples)

@@ -8,44 +8,55 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from worker.engine.budget import Budget
 from worker.engine.draft_cost import DraftCost
+from worker.engine.draft_depth import DraftDepth
 from worker.engine.draft_gate import DraftGate
-from worker.engine.drafters.protocol import Asked
-from worker.engine.tree import TokenTree
+from worker.engine.drafters.protocol import ALL, Asked
+from worker.engine.tree import PROPOSERS, TokenTree
 
 JUDGED_EVERY = 4
 
 
 class Member:
-    """One drafter. on_device: it computes where the target does, so a pass that is under way hides none of its time."""
+    """One drafter. on_device: it computes where the target does, so a pass that is under way hides none of its time.
 
-    def __init__(self, bit: int, cost: DraftCost, on_device: bool) -> None:
+    depth: how deep it should draft, None where that costs nothing.
+    """
+
+    def __init__(self, bit: int, cost: DraftCost, on_device: bool, levels: int | None) -> None:
         self.bit, self.cost, self.on_device = bit, cost, on_device
+        self.depth = None if levels is None else DraftDepth(levels)
         self.gate = DraftGate()
         self.rested = False
 
-    def charge(self, nodes: int, milliseconds: float, beside_pass: bool) -> float:
-        """Milliseconds that a round waits for its `nodes` nodes. Beside a pass they cannot be told from its own.
+    def charge(self, passes: int, milliseconds: float, beside_pass: bool) -> float:
+        """Milliseconds that a round waits for a draft of `passes` passes. Beside another they cannot be told from its.
 
         The first draft after rounds without one takes longer, as the drafter has to absorb all of their tokens. That
         says nothing of drafting round after round: it teaches nothing, and what other drafts take is charged.
         """
         rested, self.rested = self.rested, False
         if beside_pass:
-            return self.cost.typical(nodes) if self.on_device else 0.0
-        return self.cost.typical(nodes) if rested else self.cost.learn(nodes, milliseconds)
+            return self.cost.typical(passes) if self.on_device else 0.0
+        return self.cost.typical(passes) if rested else self.cost.learn(passes, milliseconds)
 
 
 class Panel:
     """measuring: whether this round drafts, or would, on the device for a time that is not known yet."""
 
-    def __init__(self, on_device: Sequence[bool], costs: dict[int, DraftCost]) -> None:
-        """on_device: of each drafter, in the order of their bits. costs: known ones, by bit; kept up to date."""
+    def __init__(
+        self, on_device: Sequence[bool], costs: dict[int, DraftCost], levels: Sequence[int | None] | None = None
+    ) -> None:
+        """on_device, levels: of each drafter, in the order of their bits. costs: known ones, by bit; kept up to date.
+
+        levels: see `Drafter.levels`; None for none.
+        """
         self.measuring = False
         self.costs = costs
-        bits = [1 << number for number in range(len(on_device))]
+        kinds = zip(on_device, levels or [None] * len(on_device), strict=True)
         self.members = [
-            Member(bit, costs.setdefault(bit, DraftCost()), flag) for bit, flag in zip(bits, on_device, strict=True)
+            Member(1 << number, costs.setdefault(1 << number, DraftCost()), *kind) for number, kind in enumerate(kinds)
         ]
         self._rounds = 0
 
@@ -93,9 +104,9 @@ class Panel:
         rest = (draft_ms - sum(asked.spent_ms.values())) / len(absorbing)
         charged = {}
         for member in members:
-            nodes = 1 + sum(bool(source & member.bit) for source in draft.sources)
+            passes = asked.drafts.get(member.bit, draft).passes
             own = asked.spent_ms.get(member.bit, 0.0) + (rest if member in absorbing else 0.0)
-            charged[member.bit] = member.charge(nodes, own, beside_pass)
+            charged[member.bit] = member.charge(passes, own, beside_pass)
         return charged
 
     def on_trial(self, charged: Mapping[int, float]) -> list[Member]:
@@ -113,6 +124,19 @@ class Panel:
                 return []
         return sorted(members, key=lambda member: -charged[member.bit])
 
+    def weigh_depths(self, asked: Asked, tree: TokenTree, charged: Mapping[int, float], budget: Budget) -> None:
+        """Learn what each level is worth. tree: the draft, appraised; a path of it where only chains are verified."""
+        for member in self._among(asked):
+            if member.depth is None or not member.cost.samples:
+                continue
+            passes = asked.drafts.get(member.bit, tree).passes
+            alone = [source & PROPOSERS == member.bit for source in tree.sources]
+            ranks = [depth if own else 0 for depth, own in zip(tree.depths, alone, strict=True)]
+            others = sum(charged.values()) - charged[member.bit]
+            deepest = asked.depths.get(asked.bits if len(self.members) == 1 else member.bit, member.depth.levels)
+            own_ms = [member.cost.typical(min(level, passes)) for level in range(1, deepest + 1)]
+            member.depth.record(budget.promises(tree, ranks, [others, *(others + ms for ms in own_ms)]))
+
     def record(self, member: Member, tokens: float, cost: float) -> bool:
         """Let the gate of `member` take a round; whether it opened or closed, and the others are judged anew."""
         was = member.gate.state
@@ -129,4 +153,10 @@ class Panel:
 
     def _asked(self, bits: int) -> Asked:
         """A drafter alone knows no bits."""
-        return Asked() if len(self.members) == 1 else Asked(bits)
+        alone = len(self.members) == 1
+        depths = {
+            ALL if alone else member.bit: member.depth.next()
+            for member in self.members
+            if member.depth is not None and member.bit & bits
+        }
+        return Asked(ALL if alone else bits, depths)

@@ -29,11 +29,12 @@ class Speculation:
         costs: dict[int, DraftCost] | None = None,
         *,
         on_device: Sequence[bool] = (False,),
+        levels: Sequence[int | None] | None = None,
     ) -> None:
-        """costs, on_device: of each drafter, see `Panel`."""
+        """costs, on_device, levels: of each drafter, see `Panel`."""
         self.budget = budget
         self.calibration = calibration or Calibration()
-        self.panel = Panel(on_device, {} if costs is None else costs)
+        self.panel = Panel(on_device, {} if costs is None else costs, levels)
         self.asked = Asked()
         self._drafts: list[TokenTree] = []
 
@@ -73,6 +74,8 @@ class Speculation:
         charged = self.panel.charge(self.asked, draft, draft_ms, beside_pass)
         chosen = self._best(draft, sum(charged.values()), as_chain)
         if not self.budget.fixed_nodes:
+            whole = self.budget.choose_chain(draft) if as_chain else draft
+            self.panel.weigh_depths(self.asked, whole, charged, self.budget)
             self._judge(chosen, charged, as_chain)
         return chosen
 

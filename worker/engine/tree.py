@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 SILENT = 16
+PROPOSERS = (1 << SILENT) - 1
 
 
 class TokenTree:
@@ -15,7 +16,7 @@ class TokenTree:
     tokens: `add` merges equal ones. `confidences[i]` is the drafter's own estimate that node i is accepted when its
     parent is; `values[i]` the calibrated probability that node i is accepted, never above the value of the parent;
     `sources[i]` the bits of the drafters that proposed it and, from bit SILENT on, of those that were asked as well and
-    did not.
+    did not. `passes`: of its drafter that the tree took, where it grew level by level.
     """
 
     def __init__(self, pending: int) -> None:
@@ -26,6 +27,7 @@ class TokenTree:
         self.values = [1.0]
         self.sources = [0]
         self._children: list[dict[int, int]] = [{}]
+        self.passes = 1
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -107,6 +109,7 @@ class TokenTree:
         kept = set(keep)
         assert 0 in kept
         tree = TokenTree(self.tokens[0])
+        tree.passes = self.passes
         stack = [(child, 0) for child in self._by_value(0, kept)]
         while stack:
             node, parent = stack.pop()

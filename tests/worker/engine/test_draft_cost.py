@@ -1,14 +1,16 @@
-"""What a draft costs: running medians by the nodes that were drafted."""
+"""What a draft costs: running medians by the passes that it took."""
+
+import pytest
 
 from worker.engine.draft_cost import REMEMBERED, DraftCost
 
 
 def learned(*drafts: tuple[int, float]) -> DraftCost:
-    """After a first draft, which does not count, and `drafts` of (nodes, milliseconds)."""
+    """After a first draft, which does not count, and `drafts` of (passes, milliseconds)."""
     cost = DraftCost()
     cost.learn(1, 5000.0)
-    for nodes, milliseconds in drafts:
-        cost.learn(nodes, milliseconds)
+    for passes, milliseconds in drafts:
+        cost.learn(passes, milliseconds)
     return cost
 
 
@@ -25,9 +27,12 @@ def test_a_hiccup_does_not_move_the_median() -> None:
     assert cost.learn(8, 3.1) == 3.1
 
 
-def test_sizes_are_learned_apart_and_unknown_ones_take_the_nearest() -> None:
-    cost = learned((2, 1.0), (16, 9.0))
-    assert [cost.typical(nodes) for nodes in (1, 2, 8, 9, 10, 16, 32)] == [1.0, 1.0, 1.0, 1.0, 9.0, 9.0, 9.0]
+def test_numbers_of_passes_are_learned_apart_and_unknown_ones_lie_between() -> None:
+    cost = learned((2, 3.0), (6, 9.0), (6, 11.0), (6, 10.0))
+    # Linear from nothing over 3 ms for 2 and 10 ms for 6 passes; beyond, 10 / 6 ms each.
+    expected = {0: 0.0, 1: 1.5, 2: 3.0, 3: 4.75, 5: 8.25, 6: 10.0, 9: 15.0}
+    assert {passes: cost.typical(passes) for passes in expected} == pytest.approx(expected)
+    assert learned((0, 0.5)).typical(3) == 0.5
     assert DraftCost().typical(4) == 0.0
 
 

@@ -59,7 +59,7 @@ def test_a_dear_drafter_rests_while_the_other_one_drafts_on(target: Any, engine_
     engine = mixed(
         engine_for(target, curve=CostCurve((1, 4), (1000.0, 1200.0))),
         [cheap, dear],
-        {2: DraftCost({3: [10_000.0] * 33})},
+        {2: DraftCost({1: [10_000.0] * 33})},
     )
     assert ask(engine, kind) == text
     assert engine.speculation.panel.members[1].gate.state != "open"

@@ -197,13 +197,13 @@ def test_values_promise_what_rounds_give_whoever_was_asked() -> None:
 
 
 def test_what_no_drafter_took_by_itself_is_for_those_that_keep_a_state() -> None:
-    panel = Panel([False, True], {1: DraftCost({2: [1.0]}), 2: DraftCost({2: [1.0]})})
+    panel = Panel([False, True], {1: DraftCost({1: [1.0]}), 2: DraftCost({1: [1.0]})})
     draft = TokenTree(0)
     draft.merge({1: guess(Synthetic(1.0, 0.0, depth=1), [5], random.Random(0)), 2: TokenTree(0)})
     for _ in range(2):  # the first one compiles
         panel.charge(Asked(0b11, spent_ms={1: 0.5, 2: 3.0}), draft, 10.0, beside_pass=False)
-    assert panel.costs[1].samples == {2: [1.0, 0.5]}
-    assert panel.costs[2].samples == {1: [9.5], 2: [1.0]}
+    assert panel.costs[1].samples == {1: [1.0, 0.5]}
+    assert panel.costs[2].samples == {1: [1.0, 9.5]}
 
 
 def test_a_drafter_that_was_not_asked_before_has_more_to_absorb_and_teaches_nothing() -> None:

@@ -125,7 +125,7 @@ def test_absorbing_is_drafting_by_the_clock_but_not_that_of_a_pause(
     # Each takes four tokens, which the next one absorbs. The first after the pause absorbs eleven; of greedy text while
     # a pass is under way, so that it takes one token.
     learned = [104, 104, {"greedy": 101, "sampled": 104}[kind], 104, 104]
-    assert engine.speculation.panel.costs[1].samples == {4: [1000 * seconds for seconds in learned]}
+    assert engine.speculation.panel.costs[1].samples == {1: [1000 * seconds for seconds in learned]}
     assert stats.phases.draft == 1000 * (100 + 111 + sum(learned))
     assert stats.phases.prefill == 1000 * (len(PROMPT_IDS) - 1)
     assert (stats.phases.verify, stats.phases.commit) == (0, 0)
@@ -153,7 +153,7 @@ def test_a_dear_drafter_is_found_out_before_it_drafts_beside_passes(
     # One that compiles, one that tells, and after pauses of 16 rounds probes of four each.
     assert 4 <= len(drafter.asked) <= 2 + 3 * 4
     assert engine.speculation.panel.costs[1].is_known
-    assert engine.speculation.panel.costs[1].typical(4) == pytest.approx(50.0)
+    assert engine.speculation.panel.costs[1].typical(1) == pytest.approx(50.0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

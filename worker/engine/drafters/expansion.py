@@ -54,11 +54,13 @@ def expand(tree: TokenTree, limits: DraftLimits, shape: Expansion, guide: Guide,
     grown = TokenTree(tree.tokens[0])
     room = limits.nodes - 1
     level = [0]
+    tree.passes = 0
     for depth in range(1, min(shape.depth, limits.depth) + 1):
         floor = _floor(grown, room)
         level = [node for node in level if grown.values[node] > floor]
         if not level:
             break
+        tree.passes += 1
         fresh: list[int] = []
         for node, expected in zip(level, follow(grown, level), strict=True):
             for token, confidence in guide.candidates(expected.logprobs, depth, shape.children, expected.ids):

@@ -20,7 +20,12 @@ from worker.engine.verify.taps import Taps
 
 
 class MixtureDrafter:
-    """drafters: the first one is bit 1 of a node's sources, the next bit 2, then 4."""
+    """drafters: the first one is bit 1 of a node's sources, the next bit 2, then 4.
+
+    levels: none in common, each drafter has its own.
+    """
+
+    levels: int | None = None
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         assert len(drafters) > 1
@@ -54,7 +59,7 @@ class MixtureDrafter:
             if asked.bits & bit:
                 begun = time.perf_counter()
                 asked.drafts[bit] = TokenTree(tree.tokens[0])
-                drafter.draft(asked.drafts[bit], limits, replace(context, layers=own))
+                drafter.draft(asked.drafts[bit], asked.within(limits, bit), replace(context, layers=own))
                 asked.spent_ms[bit] = (time.perf_counter() - begun) * 1000
         tree.merge(asked.drafts)
 

@@ -8,7 +8,7 @@ states that the target had for them: nothing that it guessed, and that the targe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -34,12 +34,18 @@ class DraftLimits:
 class Asked:
     """Which drafters of a mixture are to draft, by their bits, and what came of it.
 
-    drafts, spent_ms: the tree of each and the milliseconds that it took. A drafter alone leaves them empty.
+    depths: how deep those may draft for whom depth costs something. drafts, spent_ms: the tree of each and the
+    milliseconds that it took; a drafter alone leaves them empty.
     """
 
     bits: int = ALL
+    depths: dict[int, int] = field(default_factory=dict)
     drafts: dict[int, TokenTree] = field(default_factory=dict)
     spent_ms: dict[int, float] = field(default_factory=dict)
+
+    def within(self, limits: DraftLimits, bits: int) -> DraftLimits:
+        """The limits of the drafter, or drafters, with these bits."""
+        return replace(limits, depth=min(limits.depth, self.depths.get(bits, limits.depth)))
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,10 @@ class Drafter(Protocol):
 
     @property
     def taps(self) -> Taps | None: ...
+
+    @property
+    def levels(self) -> int | None:
+        """Passes of its own that a draft takes at most, one for each token of depth; None where depth costs nothing."""
 
     def new_cache(self) -> list[Any]:
         """Cache layers of its own, with one entry per committed token; none for a drafter that needs only text.
@@ -98,6 +108,7 @@ class TextDrafter:
     """What drafters have in common that need only the text."""
 
     taps: Taps | None = None
+    levels: int | None = None
 
     def new_cache(self) -> list[Any]:
         return []

@@ -82,6 +82,14 @@ def test_no_level_is_asked_for_what_cannot_be_kept() -> None:
     assert (len(unsure.asked), len(tree)) == (1, 1)
 
 
+def test_a_tree_tells_how_many_passes_it_took() -> None:
+    for seed in range(20):
+        oracle = Oracle(seed, sharpness=2.0)
+        tree = drafted(oracle, Expansion(depth=6, beam=2, children=3, min_value=0.1), DraftLimits(8, 1 + seed % 6))
+        assert tree.passes == len(oracle.asked)
+    assert drafted(Oracle(), Expansion(4, 2, 2, 0.01), DraftLimits(8, 0)).passes == 0
+
+
 def test_nodes_that_others_have_crowded_out_are_not_followed() -> None:
     oracle = Oracle(4, sharpness=1.0)
     shape = Expansion(depth=6, beam=4, children=4, min_value=1e-6)

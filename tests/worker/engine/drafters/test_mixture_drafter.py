@@ -128,6 +128,18 @@ def test_only_those_draft_that_are_asked() -> None:
     assert all(milliseconds >= 0 for milliseconds in asked.spent_ms.values())
 
 
+def test_each_drafts_within_a_depth_of_its_own() -> None:
+    drafters = [Layered("a", 1, None), Layered("b", 2, None)]
+    mixture = MixtureDrafter(drafters)
+    mixture.prefill([7])
+    asked = Asked(depths={0b10: 1})
+    mixture.draft(TokenTree(7), WIDE, DraftContext(layers=["x", "y", "z"], asked=asked))
+    assert {bit: draft.max_depth for bit, draft in asked.drafts.items()} == {0b01: 2, 0b10: 1}
+    assert asked.within(DraftLimits(5, 3), 0b01) == DraftLimits(5, 3)
+    assert asked.within(DraftLimits(5, 3), 0b10) == DraftLimits(5, 1)
+    assert Asked(depths={0b10: 4}).within(DraftLimits(5, 3), 0b10) == DraftLimits(5, 3)
+
+
 def test_a_drafter_alone_is_its_only_member() -> None:
     alone = Layered("a", 1, None)
     assert members_of(alone) == [alone]

@@ -54,6 +54,8 @@ def _shape(target: Any) -> TargetShape:
 class DFlashDrafter:
     """Guesses of one network for one target. All of its state is in the layers that it is given."""
 
+    levels: int | None = None
+
     def __init__(
         self, backbone: Backbone, target: Any, settings: DFlashSettings, read: ReadWeights = read_weights
     ) -> None:

@@ -40,6 +40,10 @@ class DraftModelDrafter:
         self._vocabulary, self._context, self._expansion = vocabulary, context, expansion
         self._passes: list[KeptPass] = []
 
+    @property
+    def levels(self) -> int | None:
+        return self._expansion.depth
+
     def new_cache(self) -> list[Any]:
         return self._verifier.new_cache()
 

@@ -51,6 +51,10 @@ class GemmaAssistantDrafter:
         self._window = min(config.sliding_window, lender.sliding_window)
         self.taps: Taps | None = lender.taps
 
+    @property
+    def levels(self) -> int | None:
+        return self._settings.expansion.depth
+
     def new_cache(self) -> list[Any]:
         return [KVCache()]
 

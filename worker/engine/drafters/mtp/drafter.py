@@ -43,6 +43,10 @@ class MtpDrafter:
         last = len(head_and_inner(model)[1].layers) - 1
         self.taps = Taps(model, normed=True) if hidden == "normed" else Taps(model, blocks=(last,))
 
+    @property
+    def levels(self) -> int | None:
+        return self._expansion.depth
+
     def new_cache(self) -> list[Any]:
         return [KVCache(), KVCache()]
 
