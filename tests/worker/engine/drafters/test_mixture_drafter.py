@@ -1,5 +1,6 @@
 """Several drafters' candidates in one tree, merged by path."""
 
+import random
 from typing import Any
 
 import mlx.core as mx
@@ -67,6 +68,38 @@ def test_a_boastful_drafter_takes_no_room_from_one_that_is_right() -> None:
         chosen = speculation.choose(whole, 0.0)
         speculation.learn([9])
     assert chosen.tokens == [7, 9]
+
+
+@pytest.mark.parametrize("fixed", [None, 16])
+def test_room_goes_to_who_is_right_and_not_to_who_is_sure(fixed: int | None) -> None:
+    """One says 0.99 and is right with 0.2, the other says 0.85 and is right with 0.9; each would fill the room."""
+    rng, depth = random.Random(3), 15
+    curve = CostCurve((1, 16), (10.0, 12.0))
+    speculation = Speculation(Budget(curve, fixed), on_device=[False, False])
+    honest_nodes, promised = [], []
+    for number in range(400):
+        if number % 40 == 0:
+            speculation.start_request()
+        assert speculation.drafts()
+        text = [rng.randrange(100, 200) for _ in range(depth + 1)]
+        for bit, confidence, acceptance in ((0b01, 0.99, 0.2), (0b10, 0.85, 0.9)):
+            # A wrong guess is a token that no text has.
+            guesses = [token if rng.random() < acceptance else bit for token in text]
+            speculation.asked.drafts[bit] = TokenTree(7)
+            add_chain(speculation.asked.drafts[bit], guesses, DraftLimits(16, depth), confidence)
+        whole = TokenTree(7)
+        whole.merge(speculation.asked.drafts)
+        chosen = speculation.choose(whole, 0.0)
+        assert len(chosen) <= 16
+        honest_nodes.append(sum(source & 0b10 > 0 for source in chosen.sources))
+        promised.append(sum(chosen.values))
+        run, node = 0, 0
+        while (child := chosen.child(node, text[run])) is not None:
+            run, node = run + 1, child
+        speculation.learn(text[: run + 1])
+    # A chain of fifteen that is right with 0.9 gives (1 - 0.9^16) / 0.1 tokens, the other one 1.25.
+    assert sum(promised[200:]) / 200 == pytest.approx(8.1, abs=0.8)
+    assert sum(honest_nodes[200:]) / 200 > 11
 
 
 class Layered(ScriptedDrafter):
