@@ -157,6 +157,33 @@ def test_a_dear_drafter_is_found_out_before_it_drafts_beside_passes(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_an_engine_drafts_as_deep_as_pays(
+    target: Any, engine_for: EngineFor, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    clock = ToyClock()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    text = text_of(target, kind)
+
+    def script(emitted: int, tree: TokenTree, limits: DraftLimits) -> None:
+        """Right once and then wrong, in 2 ms a level where a pass takes 10."""
+        wrong = [(token + 1) % VOCABULARY for token in text[emitted + 1 : emitted + 4]]
+        tree.passes = min(4, limits.depth)
+        add_chain(tree, [*text[emitted : emitted + 1], *wrong][: tree.passes], limits)
+        clock.now += 0.002 * tree.passes
+
+    drafter = FollowingDrafter(script)
+    drafter.levels = 4
+    engine = engine_for(target, drafter=drafter, curve=CostCurve((1, 8), (10.0, 12.0)))
+    engine.speculation = Speculation(engine.speculation.budget, on_device=[True], levels=[4])
+    for _ in range(3):
+        assert ask(engine, kind) == text
+    depths = [limits.depth for _, limits in drafter.asked]
+    assert depths[0] == 4
+    assert depths[-20:].count(1) >= 18
+    assert set(engine.speculation.panel.costs[1].samples) >= {1, 4}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tapped", [False, True])
 def test_a_cancelled_text_leaves_no_rows_and_the_next_request_finds_all_in_order(
     target: Any, engine_for: EngineFor, kind: str, tapped: bool
