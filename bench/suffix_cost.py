@@ -77,7 +77,7 @@ def measured(history: list[int], outputs: Outputs | None, rng: random.Random) ->
         drafts.append(milliseconds(lambda: drafter.draft(tree, LIMITS, context)))  # noqa: B023
         nodes.append(len(tree))
         again = TokenTree(pending)
-        noisy = DraftContext(guide=Guide(Sampling(temperature=1.0, seed=2**63), number), outputs=outputs)
+        noisy = DraftContext(guide=Guide(Sampling(temperature=1.0, seed=number)), outputs=outputs)
         sampled.append(milliseconds(lambda: drafter.draft(again, LIMITS, noisy)))  # noqa: B023
         emitted = repetitive(rng, EMITTED, history)
         commits.append(1000 * milliseconds(lambda: drafter.commit(emitted)) / EMITTED)  # noqa: B023

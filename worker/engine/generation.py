@@ -113,9 +113,12 @@ class Generation:
 
     def _draft_context(self) -> DraftContext:
         position = len(self.session.tokens)
-        guide = Guide(self.sampling, position, self._noise_guided)
+        guide = Guide(self.sampling, self._history(), self._noise_guided)
         layers, asked = self.session.drafter_layers, self.speculation.asked
         return DraftContext(position, layers, self.session.cache, guide, self._outputs, asked)
+
+    def _history(self, emitted: Sequence[int] = ()) -> History:
+        return History(self._prompt, self.completion.tokens, emitted, self._reasoning)
 
     def _verify(self, tree: TokenTree) -> None:
         """One pass: verify `tree`, walk down it, commit the accepted path."""
@@ -135,14 +138,11 @@ class Generation:
     def _walk(self, tree: TokenTree, draws: Draws) -> Walk:
         """The walk by the request's rule. Without a temperature there is no other token than the draw to take."""
 
-        def history(emitted: Sequence[int]) -> History:
-            return History(self._prompt, self.completion.tokens, emitted, self._reasoning)
-
         def draw(node: int, emitted: Sequence[int]) -> int:
-            return draws.draw(node, history(emitted))
+            return draws.draw(node, self._history(emitted))
 
         def odds(node: int, emitted: Sequence[int], tokens: Sequence[int]) -> tuple[list[float], float]:
-            return draws.odds(node, history(emitted), tokens)
+            return draws.odds(node, self._history(emitted), tokens)
 
         ends, theta = self.completion.rules.ends, self._acceptance.theta
         if theta is None or self.sampling.temperature == 0:
@@ -151,7 +151,7 @@ class Generation:
             walked = relaxed_walk(tree, draw, ends, odds, theta)
         if self._logprobs is not None:
             for count, (node, token) in enumerate(zip(walked.path, walked.tokens, strict=True)):
-                self._logprobs.add(token, draws.logprobs(node, history(walked.tokens[:count])))
+                self._logprobs.add(token, draws.logprobs(node, self._history(walked.tokens[:count])))
         return walked
 
     @property

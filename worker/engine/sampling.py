@@ -77,6 +77,11 @@ class Sampling:
     think_end: int | None = None
 
     @property
+    def changes_logits(self) -> bool:
+        """Whether a row is processed at all before its log-softmax."""
+        return bool(self.logit_bias) or self.needs_history
+
+    @property
     def needs_history(self) -> bool:
         """Whether a row's processing depends on the tokens before it."""
         return (
@@ -247,12 +252,13 @@ def draw(logprobs: Row, sampling: Sampling, position: int) -> int:
     return int(tokens[np.argmax(scores + gumbel_noise(sampling.seed, position, tokens))])
 
 
-def tempered(logprobs: Row, sampling: Sampling) -> tuple[Tokens, npt.NDArray[np.float64]]:
+def tempered(logprobs: Row, sampling: Sampling, mass: float | None = None) -> tuple[Tokens, npt.NDArray[np.float64]]:
     """The distribution of a draw: the tokens [n] that it may take, ascending, and their log p / T [n], the best 0.
 
-    In float64: a temperature near zero overflows to minus infinity for all but the best, which is a greedy draw.
+    mass: see `nucleus_threshold`. In float64: a temperature near zero overflows to minus infinity for all but the best,
+    which is a greedy draw.
     """
-    tokens = candidates(logprobs, sampling)
+    tokens = candidates(logprobs, sampling, mass)
     with np.errstate(over="ignore"):
         return tokens, (logprobs[tokens].astype(np.float64) - float(logprobs.max())) / sampling.temperature
 
@@ -267,11 +273,11 @@ def odds(logprobs: Row, sampling: Sampling, tokens: Sequence[int]) -> tuple[list
     return [share_of.get(token, 0.0) for token in tokens], float(shares[~named].sum())
 
 
-def candidates(logprobs: Row, sampling: Sampling) -> Tokens:
-    """Ids that survive top-p, then min-p, then top-k, ascending."""
+def candidates(logprobs: Row, sampling: Sampling, mass: float | None = None) -> Tokens:
+    """Ids that survive top-p, then min-p, then top-k, ascending. mass: see `nucleus_threshold`."""
     threshold = np.float32(-np.inf)
     if sampling.top_p < 1:
-        threshold = nucleus_threshold(logprobs, sampling.top_p)
+        threshold = nucleus_threshold(logprobs, sampling.top_p, mass)
     if sampling.min_p > 0:
         threshold = max(threshold, logprobs.max() + np.float32(math.log(sampling.min_p)))
     tokens = np.flatnonzero((logprobs >= threshold) & (logprobs > -np.inf))
@@ -281,14 +287,17 @@ def candidates(logprobs: Row, sampling: Sampling) -> Tokens:
     return tokens
 
 
-def nucleus_threshold(logprobs: Row, top_p: float) -> np.float32:
-    """Log-probability of the least likely token of the nucleus: the mass above it is still below `top_p`."""
-    total = float(np.exp(logprobs, dtype=np.float64).sum())
+def nucleus_threshold(logprobs: Row, top_p: float, mass: float | None = None) -> np.float32:
+    """Log-probability of the least likely token of the nucleus: the mass above it is still below `top_p`.
+
+    mass: of all tokens, where `logprobs` are those of the likeliest ones only; when None, what they come to.
+    """
+    total = float(np.exp(logprobs, dtype=np.float64).sum()) if mass is None else mass
     size = min(NUCLEUS_TRY, len(logprobs))
     while True:
         top = np.sort(np.partition(logprobs, len(logprobs) - size)[len(logprobs) - size :])[::-1]
-        mass = np.cumsum(np.exp(top, dtype=np.float64))
-        kept = 1 + int(np.count_nonzero(mass[:-1] < top_p * total))
+        above = np.cumsum(np.exp(top, dtype=np.float64))
+        kept = 1 + int(np.count_nonzero(above[:-1] < top_p * total))
         if kept < size or size == len(logprobs):
             return np.float32(top[kept - 1])
         size = min(8 * size, len(logprobs))

@@ -11,7 +11,7 @@ from worker.engine.drafters.guide import Guide
 from worker.engine.drafters.protocol import DraftContext, DraftLimits
 from worker.engine.drafters.suffix import MAX_OCCURRENCES, SuffixDrafter
 from worker.engine.philox import gumbel_noise
-from worker.engine.sampling import Sampling
+from worker.engine.sampling import History, Sampling
 from worker.engine.tree import TokenTree
 
 WIDE = DraftLimits(nodes=32, depth=16)
@@ -291,6 +291,20 @@ def test_the_root_must_be_the_last_committed_token() -> None:
         draft(drafter, 7)
 
 
+def test_the_end_of_a_text_is_not_guessed_where_it_may_not_come_yet() -> None:
+    """Token 5 ends a text: it followed 1, 2 twice, and 6 did once."""
+    tokens = [1, 2, 5, 0, 1, 2, 6, 9, 1, 2, 5, 8, 1, 2]
+    limits = DraftLimits(nodes=32, depth=1)
+    for completed, expected in ((0, {6}), (2, {6}), (3, {5, 6})):
+        history = History(tokens[: len(tokens) - completed], tokens[len(tokens) - completed :])
+        guide = Guide(Sampling(min_tokens=3, suppressed=frozenset({5})), history)
+        tree = guided(tokens, guide, limits=limits)
+        assert set(tree.tokens[1:]) == expected
+    for at_least, chain in ((1, [8, 5, 1, 7]), (2, [8])):
+        guide = Guide(Sampling(min_tokens=at_least, suppressed=frozenset({5})), History([7, 8, 5, 1, 7], ()))
+        assert guided([7, 8, 5, 1, 7], guide).tokens[1:] == chain
+
+
 # With the noise of a sampled text.
 
 
@@ -305,7 +319,7 @@ def guided(
 
 
 def sampled(seed: int, tokens: Sequence[int], noise: bool = True) -> Guide:
-    return Guide(Sampling(temperature=0.7, seed=seed), len(tokens) - 1, noise)
+    return Guide(Sampling(temperature=0.7, seed=seed), History(tokens, ()), noise)
 
 
 def test_without_noise_a_sampled_draft_is_the_greedy_one() -> None:

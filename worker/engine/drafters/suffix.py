@@ -88,12 +88,15 @@ def _expand(tree: TokenTree, limits: DraftLimits, occurrences: list[Occurrence],
 def _election(occurrences: list[Occurrence], depth: int, guide: Guide) -> list[tuple[int, float, list[Occurrence]]]:
     """Continuations at `depth` tokens after the match: token, its odds among them, who voted for it.
 
-    An answer that had ended by then votes against them all. A match counts twice as much as one a token shorter.
+    An answer that had ended by then votes against them all. A match counts twice as much as one a token shorter. Votes
+    for what cannot be drawn there are void.
     """
     voters: dict[int, list[Occurrence]] = {}
     for one in occurrences:
         if one.start + depth < len(one.tokens):
             voters.setdefault(one.tokens[one.start + depth], []).append(one)
+    for token in guide.barred(depth + 1):
+        voters.pop(token, None)
     if len(voters) == 1:
         return [(token, 1.0, group) for token, group in voters.items() if token != NONE]
     weights = {token: sum(1 << one.match for one in group) for token, group in voters.items()}

@@ -9,7 +9,7 @@ import numpy as np
 
 from worker.engine.drafters.guide import Guide
 from worker.engine.drafters.protocol import DraftContext, Drafter, DraftLimits
-from worker.engine.sampling import Sampling
+from worker.engine.sampling import History, Sampling
 from worker.engine.session import PrefixTree, Session
 from worker.engine.tree import TokenTree
 from worker.engine.verify.caches import flat
@@ -56,7 +56,7 @@ class Rig:
         tree = TokenTree(self.tokens[-1])
         position = len(self.session.tokens)
         assert position == len(self.tokens) - 1
-        guide = Guide(self.sampling, position)
+        guide = Guide(self.sampling, History(self.tokens, ()))
         self.drafter.draft(tree, limits, DraftContext(position, self.layers, self.session.cache, guide))
         return tree
 

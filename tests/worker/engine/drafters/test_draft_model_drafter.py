@@ -18,7 +18,7 @@ from worker.engine.drafters.draft_model.drafter import DraftModelDrafter
 from worker.engine.drafters.expansion import Expansion
 from worker.engine.drafters.guide import Guide
 from worker.engine.drafters.protocol import DraftContext, DraftLimits
-from worker.engine.sampling import Row, Sampling
+from worker.engine.sampling import Draws, History, Row, Sampling
 from worker.engine.tree import TokenTree
 from worker.engine.verify.caches import flat
 from worker.engine.verify.copies import copied_all
@@ -295,12 +295,37 @@ def test_a_sampled_draft_ranks_by_the_guide() -> None:
     rig = Rig(case_of(model, "tree", Expansion(3, 1, 1, 1e-6)), sampling)
     rig.prompt(text(random.Random(6), 12))
     tree = rig.draft(LIMITS)
-    guide, path = Guide(sampling, position=11), ()
+    guide, path = Guide(sampling, History(rig.tokens, ())), ()
     for depth in (1, 2, 3):
         row = one_token_rows(model, rig.tokens, path).astype(np.float32)
         [(token, _)] = guide.candidates(row, depth, 1)
         path = (*path, token)
     assert tuple(tree.tokens[1:]) == path
+
+
+def test_the_target_itself_as_draft_model_guesses_the_draws_of_a_request_that_asks_for_much() -> None:
+    """Penalties go by the guesses above a node as well."""
+    model = model_of("llama")
+    for seed in range(4):
+        sampling = Sampling(
+            temperature=1.0,
+            top_p=0.95,
+            seed=seed,
+            repetition_penalty=1.3,
+            frequency_penalty=1.5,
+            penalty_context_size=100,
+            logit_bias={4: -100.0, 5: 2.0},
+            min_tokens=3,
+            suppressed=frozenset(range(60, 75)),
+        )
+        rig = Rig(case_of(model, "tree", Expansion(5, 1, 1, 1e-9)), sampling)
+        rig.prompt(text(random.Random(seed), 20))
+        tree = rig.draft(LIMITS)
+        guesses = tree.tokens[1:]
+        assert len(guesses) == 5
+        logits = model(mx.array([[*rig.tokens, *guesses]]), cache=make_prompt_cache(model))[0, -6:]
+        draws = Draws(sampling, logits)
+        assert guesses == [draws.draw(depth, History(rig.tokens, (), guesses[:depth])) for depth in range(5)]
 
 
 def test_the_target_itself_as_draft_model_is_always_right() -> None:

@@ -131,3 +131,22 @@ def test_the_text_is_that_of_plain_decoding(case: DrafterCase, engine_for: Engin
             result, stats = engine.generate(asked.request)
             assert result.token_ids == expected
             assert stats.drafter == engine.drafter.name
+
+
+@pytest.mark.parametrize("how", ["bias", "no end yet", "penalties"])
+@pytest.mark.parametrize("name", [name for name in CASES if name != "suffix"])
+def test_what_the_request_keeps_from_being_drawn_is_not_guessed(name: str, how: str) -> None:
+    """But by the suffix drafter, whose guesses were drawn before."""
+    case = CASES[name]()
+    text = repetitive(random.Random(10), case.vocabulary, 40)
+    guessed = cold(case, text, None).draft(LIMITS).tokens[1:]
+    if how == "penalties":
+        text, guessed = [*text, *guessed, text[-1]], [*text, *guessed]
+        sampling = Sampling(presence_penalty=1e4, penalty_context_size=1000)
+    elif how == "bias":
+        sampling = Sampling(logit_bias=dict.fromkeys(guessed, -1e9))
+    else:
+        sampling = Sampling(min_tokens=100, suppressed=frozenset(guessed))
+    tree = cold(case, text, sampling).draft(LIMITS)
+    assert len(tree) > 1
+    assert not set(tree.tokens[1:]) & set(guessed)

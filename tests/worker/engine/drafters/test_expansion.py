@@ -13,7 +13,7 @@ from worker.engine.drafters.expansion import Expansion, expand
 from worker.engine.drafters.guide import CONSIDERED, Guide
 from worker.engine.drafters.next_tokens import NextTokens, shortlist
 from worker.engine.drafters.protocol import DraftLimits
-from worker.engine.sampling import Row, Sampling
+from worker.engine.sampling import History, Row, Sampling
 from worker.engine.tree import TokenTree
 
 WIDE = DraftLimits(nodes=64, depth=16)
@@ -113,7 +113,7 @@ def test_limits_that_leave_no_room_ask_for_nothing(limits: DraftLimits) -> None:
 
 def test_a_sampled_draw_is_guessed_with_the_noise_of_its_depth() -> None:
     oracle = Oracle(6, sharpness=1.0)
-    guide = Guide(Sampling(temperature=1.0, seed=9), position=40)
+    guide = Guide(Sampling(temperature=1.0, seed=9), History([3] * 41, ()))
     tree = drafted(oracle, Expansion(depth=3, beam=1, children=1, min_value=1e-9), guide=guide)
     path: Path = ()
     for depth in (1, 2, 3):

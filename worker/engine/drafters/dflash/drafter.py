@@ -109,6 +109,8 @@ class DFlashDrafter:
     def _odds(self, hidden: mx.array, root: int, guide: Guide) -> IndependentSlots | Lattice:
         """What may stand in the slots whose normed hidden states are `hidden` [slots, hidden]."""
         logits, ids = self._head(hidden), self._head.ids
+        columns = None if ids is None else mx.broadcast_to(mx.array(ids), logits.shape)
+        logits = guide.processed(logits, ids=columns)
 
         def rank(expected: NextTokens, depth: int) -> Candidates:
             return guide.candidates(expected.logprobs, depth, self._settings.children, expected.ids)

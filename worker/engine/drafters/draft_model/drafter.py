@@ -11,6 +11,7 @@ import mlx.core as mx
 
 from worker.engine.drafters.draft_model.kept_pass import KeptPass
 from worker.engine.drafters.expansion import Expansion, expand
+from worker.engine.drafters.guide import Guide
 from worker.engine.drafters.looking_ahead import looking_ahead
 from worker.engine.drafters.next_tokens import NextTokens, shortlist
 from worker.engine.drafters.protocol import DraftContext, DraftLimits
@@ -62,27 +63,27 @@ class DraftModelDrafter:
 
     def draft(self, tree: TokenTree, limits: DraftLimits, context: DraftContext) -> None:
         self._passes = []
-        shape, layers = self._expansion, context.layers
+        shape, layers, guide = self._expansion, context.layers, context.guide
         limits = replace(limits, depth=min(limits.depth, self._context - context.position))
         if self._verifier.shape_after(context.position, 1 + shape.beam * (shape.depth - 1)) == "tree":
-            expand(tree, limits, shape, context.guide, lambda grown, level: self._level(grown, level, layers))
+            expand(tree, limits, shape, guide, lambda grown, level: self._level(grown, level, guide, layers))
             return
         with looking_ahead(layers) as ahead:
             chain = replace(shape, beam=1)
-            expand(tree, limits, chain, context.guide, lambda grown, level: self._step(grown.tokens[level[0]], ahead))
+            expand(tree, limits, chain, guide, lambda grown, level: self._step(grown, level, guide, ahead))
 
     def commit(self, tokens: Sequence[int]) -> None:
         pass
 
-    def _level(self, grown: TokenTree, level: Sequence[int], layers: list[Any]) -> list[NextTokens]:
+    def _level(self, grown: TokenTree, level: Sequence[int], guide: Guide, layers: list[Any]) -> list[NextTokens]:
         """What comes after each node of a level, from one pass over them and all nodes above them."""
         if level[0] == 0:
             with looking_ahead(layers) as ahead:
-                return self._step(grown.tokens[0], ahead)
+                return self._step(grown, level, guide, ahead)
         tree, places = self._above(grown, level)
         logits = self._verifier.forward(tree, layers)
         self._passes.append(KeptPass(tree, layers))
-        expected = self._expected(logits[mx.array(places)])
+        expected = self._expected(logits[mx.array(places)], grown, level, guide)
         self._verifier.abandon(tree, layers)
         return expected
 
@@ -93,11 +94,14 @@ class DraftModelDrafter:
             places[node] = tree.add(places[grown.parents[node]], grown.tokens[node], grown.confidences[node])
         return tree, [places[node] for node in level]
 
-    def _step(self, token: int, layers: list[Any]) -> list[NextTokens]:
-        return self._expected(self._verifier.step(mx.array([self._known(token)]), layers))
+    def _step(self, grown: TokenTree, level: Sequence[int], guide: Guide, layers: list[Any]) -> list[NextTokens]:
+        """The same for a level of one node, whose token alone the layers lack."""
+        [node] = level
+        logits = self._verifier.step(mx.array([self._known(grown.tokens[node])]), layers)
+        return self._expected(logits, grown, level, guide)
 
-    def _expected(self, logits: mx.array) -> list[NextTokens]:
-        return shortlist(logits[:, : self._vocabulary])
+    def _expected(self, logits: mx.array, grown: TokenTree, level: Sequence[int], guide: Guide) -> list[NextTokens]:
+        return shortlist(guide.processed(logits[:, : self._vocabulary], grown, level))
 
     def _known(self, token: int) -> int:
         """The token, or another where the draft model has no embedding: the target may draw an id that pads its own."""

@@ -13,7 +13,7 @@ from worker.engine.drafters.expansion import Expansion, expand
 from worker.engine.drafters.gemma_assistant.config import AssistantConfig
 from worker.engine.drafters.gemma_assistant.lender import Lender
 from worker.engine.drafters.gemma_assistant.network import Assistant
-from worker.engine.drafters.next_tokens import NextTokens
+from worker.engine.drafters.next_tokens import NextTokens, shortlist
 from worker.engine.drafters.options import Options
 from worker.engine.drafters.protocol import DraftContext, DraftLimits
 from worker.engine.tree import TokenTree
@@ -79,6 +79,7 @@ class GemmaAssistantDrafter:
         assert states.offset == committed
         # By node, the state that the steps below it start from; -1 stands above the root.
         known = {-1: states.keys[0, 0, committed - 1]}
+        guide = context.guide
         borrowed = self._lender.lend(context.target_layers, committed, self._kinds, self._window)
 
         def follow(grown: TokenTree, level: Sequence[int]) -> list[NextTokens]:
@@ -87,9 +88,10 @@ class GemmaAssistantDrafter:
             positions = mx.array([self._position(committed, grown.depths[node]) for node in level])
             normed, following = self._network(embeddings, hidden, borrowed, positions)
             known.update(zip(level, following, strict=True))
-            return self._network.next_tokens(normed)
+            logits, ids = self._network.head(normed)
+            return shortlist(guide.processed(logits, grown, level, ids), ids)
 
-        expand(tree, limits, self._settings.expansion, context.guide, follow)
+        expand(tree, limits, self._settings.expansion, guide, follow)
 
     def commit(self, tokens: Sequence[int]) -> None:
         pass

@@ -14,7 +14,6 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from worker.engine.drafters.gemma_assistant.config import AssistantConfig, Centroids, LayerType
-from worker.engine.drafters.next_tokens import NextTokens, shortlist
 
 KeysValues = tuple[mx.array, mx.array]
 """Keys, which are normed and rotated, and values of the target, [1, heads, tokens, head_dim] each."""
@@ -38,7 +37,7 @@ class Assistant(nn.Module):  # type: ignore[misc]
         """Step from tokens with `embeddings` [M, H], scaled as the target's, at `positions` [M].
 
         hidden: [M, H] of the token before each: the target's normed state, or what the step of that token returned.
-        Returns normed states [M, h] for `next_tokens`, and states [M, H] for the steps that follow.
+        Returns normed states [M, h] for `head`, and states [M, H] for the steps that follow.
         """
         x = self.pre_projection(mx.concatenate([embeddings, hidden], axis=-1))
         for layer in self.model.layers:
@@ -46,11 +45,15 @@ class Assistant(nn.Module):  # type: ignore[misc]
         normed: mx.array = self.model.norm(x)
         return normed, self.post_projection(normed)
 
-    def next_tokens(self, normed: mx.array) -> list[NextTokens]:
-        """What follows the tokens of the rows of `normed` [M, h]; the head is the embedding, and caps nothing."""
+    def head(self, normed: mx.array) -> tuple[mx.array, mx.array | None]:
+        """Logits [M, columns] of the rows of `normed` [M, h], and the tokens [M, columns] that they are of, None = all.
+
+        The head is the embedding, and caps nothing.
+        """
         if "masked_embedding" not in self:
-            return shortlist(self.model.embed_tokens.as_linear(normed))
-        return shortlist(*self.masked_embedding(normed, self.model.embed_tokens))
+            return self.model.embed_tokens.as_linear(normed), None
+        logits, ids = self.masked_embedding(normed, self.model.embed_tokens)
+        return logits, ids
 
 
 class _Trunk(nn.Module):  # type: ignore[misc]

@@ -9,6 +9,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
 from worker.engine.drafters.expansion import Expansion, expand
+from worker.engine.drafters.guide import Guide
 from worker.engine.drafters.looking_ahead import looking_ahead
 from worker.engine.drafters.mtp.head import MtpHead
 from worker.engine.drafters.mtp.manifest import HiddenState
@@ -71,8 +72,9 @@ class MtpDrafter:
         assert rows.offset == states.offset == context.position
         if context.position:  # the first token of all has no hidden state before it
             with looking_ahead([rows]) as (ahead,):
-                draft = _Draft(self._head, self.taps, self._vocabulary, DraftedRows(ahead), _last(states))
-                expand(tree, limits, self._expansion, context.guide, draft.follow)
+                guide, drafted = context.guide, DraftedRows(ahead)
+                draft = _Draft(self._head, self.taps, self._vocabulary, guide, drafted, _last(states))
+                expand(tree, limits, self._expansion, guide, draft.follow)
 
     def commit(self, tokens: Sequence[int]) -> None:
         pass
@@ -81,8 +83,10 @@ class MtpDrafter:
 class _Draft:
     """The passes of one draft. hidden: [1, H], the target's state of the token before the root."""
 
-    def __init__(self, head: MtpHead, taps: Taps, vocabulary: int | None, rows: DraftedRows, hidden: mx.array) -> None:
-        self._head, self._taps, self._vocabulary, self._rows = head, taps, vocabulary, rows
+    def __init__(
+        self, head: MtpHead, taps: Taps, vocabulary: int | None, guide: Guide, rows: DraftedRows, hidden: mx.array
+    ) -> None:
+        self._head, self._taps, self._vocabulary, self._guide, self._rows = head, taps, vocabulary, guide, rows
         # What each node's children read in place of the target's state; the root, node 0, is the child of -1.
         self._outputs = {-1: hidden}
 
@@ -93,7 +97,8 @@ class _Draft:
         hidden = mx.concatenate([self._outputs[grown.parents[node]] for node in level])
         outputs = self._head(embedded, hidden, mask, self._rows)
         self._outputs |= {node: outputs[place : place + 1] for place, node in enumerate(level)}
-        return shortlist(self._taps.head(outputs)[:, : self._vocabulary])
+        logits = self._taps.head(outputs)[:, : self._vocabulary]
+        return shortlist(self._guide.processed(logits, grown, level))
 
 
 def _last(states: KVCache) -> mx.array:
