@@ -62,6 +62,7 @@ class SuffixDrafter(TextDrafter):
         occurrences = self._text.nearest(last, MAX_OCCURRENCES)
         if context.outputs is not None:
             occurrences += context.outputs.nearest(last, MAX_OCCURRENCES)
+            occurrences.sort(key=lambda one: one.match, reverse=True)
         _expand(tree, limits, occurrences, context.guide)
 
     def _last_tokens(self) -> array[int]:
@@ -70,7 +71,7 @@ class SuffixDrafter(TextDrafter):
 
 
 def _expand(tree: TokenTree, limits: DraftLimits, occurrences: list[Occurrence], guide: Guide) -> None:
-    """Add what followed `occurrences`, the most promising node first."""
+    """Add what followed `occurrences`, which come longest match first, the most promising node first."""
     order = itertools.count()
     frontier = [(-1.0, next(order), 0, NONE, 1.0, occurrences)]
     while frontier and len(tree) < limits.nodes:
@@ -80,7 +81,7 @@ def _expand(tree: TokenTree, limits: DraftLimits, occurrences: list[Occurrence],
         if depth == limits.depth:
             continue
         for child, odds, group in _election(voters, depth, guide):
-            confidence = odds * reliability(max(one.match for one in group) + depth)
+            confidence = odds * reliability(group[0].match + depth)
             if -value * confidence >= MIN_VALUE:
                 heapq.heappush(frontier, (value * confidence, next(order), node, child, confidence, group))
 
@@ -104,7 +105,7 @@ def _election(occurrences: list[Occurrence], depth: int, guide: Guide) -> list[t
     weights.pop(NONE, None)
     odds: Iterable[float] = [weight / total for weight in weights.values()]
     if guide.by_noise and len(weights) > 1:
-        trust = _trust(max(one.match for group in voters.values() for one in group), depth, total)
+        trust = _trust(max(group[0].match for group in voters.values()), depth, total)
         odds = guide.elected(list(weights), list(odds), depth + 1, trust)
     return [(token, chance, voters[token]) for token, chance in zip(weights, odds, strict=True)]
 
