@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import exp, isfinite, log
-from typing import Any
+from typing import Any, get_args
 
+from worker.engine.drafters.guide import Mode
 from worker.engine.isotonic import isotonic
 from worker.engine.tree import TokenTree
 
@@ -114,29 +115,39 @@ class _Rates:
 class Calibration:
     """Acceptance probabilities of a drafter's guesses against one target.
 
-    Of a mixture guesses are counted by who made them and who was asked and did not, see `TokenTree.sources`.
+    Of a mixture guesses are counted by who made them and who was asked and did not, see `TokenTree.sources`; those of
+    each mode by themselves, as their confidences are not the same quantity. The mode is greedy until a request says.
     """
 
     def __init__(self) -> None:
-        self._rates: dict[int, _Rates] = {}
+        self._modes: dict[Mode, dict[int, _Rates]] = {mode: {} for mode in get_args(Mode)}
+        self._rates = self._modes["greedy"]
         self._followed: list[tuple[TokenTree, int]] = []
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Calibration:
         """What `record` gave. Raises ValueError, KeyError, TypeError or AttributeError for anything else."""
         calibration = cls()
-        calibration._rates = {int(source): _Rates.of(rates) for source, rates in record.items()}
+        if unknown := set(record) - set(calibration._modes):
+            raise ValueError(f"modes {sorted(unknown)}, where {sorted(calibration._modes)} were expected")
+        for mode, sources in calibration._modes.items():
+            sources.update((int(source), _Rates.of(rates)) for source, rates in record.get(mode, {}).items())
         return calibration
 
     @property
-    def record(self) -> dict[str, dict[str, list[list[float]]]]:
-        """All that was learned, for a file: by the bits of the source."""
-        return {str(source): rates.record for source, rates in self._rates.items()}
+    def record(self) -> dict[str, dict[str, dict[str, list[list[float]]]]]:
+        """All that was learned, for a file: by the mode and the bits of the source."""
+        return {
+            mode: {str(source): rates.record for source, rates in sources.items()}
+            for mode, sources in self._modes.items()
+            if sources
+        }
 
-    def start_request(self) -> None:
-        """Fold the last request's outcomes into the history."""
+    def start_request(self, mode: Mode = "greedy") -> None:
+        """Fold the last request's outcomes into the history. mode: of the guesses to come, see `Guide.mode`."""
         for rates in self._rates.values():
             rates.start_request()
+        self._rates = self._modes[mode]
         self._followed = []
 
     def appraise(self, tree: TokenTree) -> None:

@@ -70,7 +70,7 @@ class Generation:
             # A prefill that is interrupted leaves a shorter cache, and no token comes of it.
             cached = self.session.begin(prompt, prefill_chunk, lambda: self._interruption.ask() is not None)
         with self.tally.stopwatch.phase("draft"):
-            self.speculation.start_request()
+            self.speculation.start_request(Guide(self.sampling, noise=self._noise_guided).mode)
             self.drafter.prefill(prompt)
         while not self._finished():
             tree = self._draft()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from worker.engine.budget import Budget
 from worker.engine.calibration import Calibration
 from worker.engine.draft_cost import DraftCost
+from worker.engine.drafters.guide import Mode
 from worker.engine.drafters.protocol import Asked
 from worker.engine.panel import Panel
 from worker.engine.tree import TokenTree
@@ -47,8 +48,8 @@ class Speculation:
         """Whether the drafter has to know all of the text in this round."""
         return self.panel.needs_state(self.asked)
 
-    def start_request(self) -> None:
-        self.calibration.start_request()
+    def start_request(self, mode: Mode = "greedy") -> None:
+        self.calibration.start_request(mode)
         self.panel.start_request()
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from worker.engine.calibration import Calibration
+from worker.engine.drafters.guide import Mode
 from worker.engine.tree import TokenTree
 
 RIGHT, WRONG = 5, 6
@@ -154,7 +155,7 @@ def test_only_guesses_with_a_known_outcome_are_counted() -> None:
     for node in (2, 3):
         was = before.values[node] / before.values[node - 1]
         assert after.values[node] / after.values[node - 1] == pytest.approx(was, abs=0.01)
-    assert sum(map(sum, calibration.record["1"]["tried"][1:])) == 0
+    assert sum(map(sum, calibration.record["greedy"]["1"]["tried"][1:])) == 0
 
 
 def test_a_draft_is_followed_beyond_its_own_pass() -> None:
@@ -164,7 +165,7 @@ def test_a_draft_is_followed_beyond_its_own_pass() -> None:
     calibration.learn(guess(0.65, depth=4), [RIGHT])
     for token in (RIGHT, RIGHT, WRONG, RIGHT):
         calibration.learn(root, [token])
-    tried, accepted = calibration.record["1"]["tried"], calibration.record["1"]["accepted"]
+    tried, accepted = calibration.record["greedy"]["1"]["tried"], calibration.record["greedy"]["1"]["accepted"]
     # Depth 1; depths 2 and 3; depth 4.
     assert [row[5] for row in tried] == [1, 2, 1, 0]
     assert [row[5] for row in accepted] == [1, 2, 0, 0]
@@ -175,7 +176,7 @@ def test_a_draft_is_left_where_the_text_leaves_it() -> None:
     calibration = Calibration()
     calibration.learn(guess(0.65, depth=4), [WRONG, RIGHT, RIGHT])
     calibration.learn(TokenTree(RIGHT), [RIGHT])
-    assert sum(map(sum, calibration.record["1"]["tried"])) == 1
+    assert sum(map(sum, calibration.record["greedy"]["1"]["tried"])) == 1
 
 
 def test_a_distrusted_drafter_shows_its_depth_without_being_verified() -> None:
@@ -223,11 +224,11 @@ def test_what_was_learned_survives_a_file() -> None:
 def test_a_record_forgets_the_old_in_favour_of_the_new() -> None:
     calibration = Calibration()
     teach(calibration, RIGHT, 4000)
-    assert calibration.record["1"]["tried"][0][5] == 400
+    assert calibration.record["greedy"]["1"]["tried"][0][5] == 400
     calibration.start_request()
     teach(calibration, WRONG, 400)
-    assert calibration.record["1"]["tried"][0][5] == 400
-    assert calibration.record["1"]["accepted"][0][5] == pytest.approx(200)
+    assert calibration.record["greedy"]["1"]["tried"][0][5] == 400
+    assert calibration.record["greedy"]["1"]["accepted"][0][5] == pytest.approx(200)
 
 
 ROWS = [[0.0] * 10 for _ in range(4)]
@@ -251,12 +252,46 @@ ROWS = [[0.0] * 10 for _ in range(4)]
 )
 def test_a_record_that_cannot_be_is_refused(record: dict[str, Any]) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
-        Calibration.of({"1": record})
+        Calibration.of({"noise": {"1": record}})
 
 
 def test_a_source_that_is_no_number_is_refused() -> None:
     with pytest.raises(ValueError):
-        Calibration.of({"suffix": {"tried": ROWS, "accepted": ROWS}})
+        Calibration.of({"greedy": {"suffix": {"tried": ROWS, "accepted": ROWS}}})
+
+
+@pytest.mark.parametrize("record", [{"1": {"tried": ROWS, "accepted": ROWS}}, {"warm": {}}, {"odds": 3}])
+def test_a_record_that_is_not_by_mode_is_refused(record: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, AttributeError)):
+        Calibration.of(record)
+
+
+def test_each_mode_is_learned_by_itself() -> None:
+    calibration = Calibration()
+    calibration.start_request("noise")
+    teach(calibration, WRONG, 60)
+    calibration.start_request("greedy")
+    teach(calibration, RIGHT, 60)
+    again = Calibration.of(json.loads(json.dumps(calibration.record)))
+
+    def learned(known: Calibration, mode: Mode) -> float:
+        known.start_request(mode)
+        return value(known, 0.65)
+
+    for known in (calibration, again):
+        assert learned(known, "greedy") > 0.8
+        assert learned(known, "noise") < 0.2
+        assert learned(known, "odds") == pytest.approx(0.65)
+
+
+def test_outcomes_of_the_last_request_go_to_its_own_mode() -> None:
+    calibration = Calibration()
+    calibration.start_request("noise")
+    calibration.learn(guess(0.65, depth=4), [RIGHT])
+    calibration.start_request("odds")
+    # The draft of before is not followed into another text.
+    calibration.learn(TokenTree(RIGHT), [RIGHT])
+    assert {mode: sum(map(sum, rates["1"]["tried"])) for mode, rates in calibration.record.items()} == {"noise": 1}
 
 
 def test_each_drafter_of_a_mixture_is_judged_by_itself_and_their_agreement_once_more() -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from engine_maker import EngineFor
 from scripted_model import ScriptedModel, continuing
 from tiny_models import VOCABULARY
@@ -25,7 +26,8 @@ def files(folder: Path, name: str) -> list[Path]:
 
 def guesses_known_to(calibration: dict[str, Any]) -> float:
     """How many guesses a stored calibration knows of."""
-    return sum(number for rates in calibration.values() for row in rates["tried"] for number in row)
+    tables = [rates["tried"] for sources in calibration.values() for rates in sources.values()]
+    return sum(number for table in tables for row in table for number in row)
 
 
 def look(engine: Engine, clock: ToyClock) -> None:
@@ -72,6 +74,19 @@ def test_an_engine_that_does_not_choose_its_budget_looks_at_no_clock(llama: Any,
         for _ in range(4):
             look(engine, clock)
         assert engine.profile.curve == curve
+
+
+@pytest.mark.parametrize(
+    ("noise_guided", "temperature", "mode"),
+    [(True, 0.0, "greedy"), (False, 0.0, "greedy"), (True, 0.8, "noise"), (False, 0.8, "odds")],
+)
+def test_guesses_are_judged_in_the_mode_of_their_request(
+    engine_for: EngineFor, noise_guided: bool, temperature: float, mode: str
+) -> None:
+    model = ScriptedModel(continuing(PROMPT_IDS, TEXT, VOCABULARY))
+    engine = engine_for(model, curve=CostCurve((1, 4), (1000.0, 1100.0)), noise_guided=noise_guided)
+    engine.generate(request(max_tokens=40, temperature=temperature, seed=3))
+    assert list(engine.speculation.calibration.record) == [mode]
 
 
 def test_what_a_batch_taught_is_there_for_the_next_process(engine_for: EngineFor, tmp_path: Path) -> None:

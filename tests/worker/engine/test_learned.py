@@ -70,7 +70,8 @@ def test_it_is_written_every_so_many_requests(tmp_path: Path) -> None:
     assert file.exists()
 
 
-GOOD = {"tried": [[0.0] * 10] * 4, "accepted": [[0.0] * 10] * 4}
+RATES = {"tried": [[0.0] * 10] * 4, "accepted": [[0.0] * 10] * 4}
+GOOD = {"greedy": {"1": RATES}}
 
 
 @pytest.mark.parametrize(
@@ -81,14 +82,15 @@ GOOD = {"tried": [[0.0] * 10] * 4, "accepted": [[0.0] * 10] * 4}
         "[]",
         "{}",
         "\ufffd",
-        json.dumps({"calibration": {"1": GOOD}}),
+        json.dumps({"calibration": GOOD}),
+        json.dumps({"calibration": {"1": RATES}, "draft_ms": {}}),
         json.dumps({"calibration": 3, "draft_ms": {}}),
-        json.dumps({"calibration": {"1": GOOD}, "draft_ms": []}),
-        json.dumps({"calibration": {"1": GOOD}, "draft_ms": {"4": [1.0]}}),
-        json.dumps({"calibration": {"1": GOOD}, "draft_ms": {"suffix": {"4": [1.0]}}}),
-        json.dumps({"calibration": {"1": GOOD}, "draft_ms": {"1": {"four": [1.0]}}}),
-        json.dumps({"calibration": {"1": GOOD}, "draft_ms": {"1": {"4": [-1.0]}}}),
-        json.dumps({"calibration": {"1": GOOD}, "draft_ms": {"1": {"4": ["long"]}}}),
+        json.dumps({"calibration": GOOD, "draft_ms": []}),
+        json.dumps({"calibration": GOOD, "draft_ms": {"4": [1.0]}}),
+        json.dumps({"calibration": GOOD, "draft_ms": {"suffix": {"4": [1.0]}}}),
+        json.dumps({"calibration": GOOD, "draft_ms": {"1": {"four": [1.0]}}}),
+        json.dumps({"calibration": GOOD, "draft_ms": {"1": {"4": [-1.0]}}}),
+        json.dumps({"calibration": GOOD, "draft_ms": {"1": {"4": ["long"]}}}),
     ],
 )
 def test_a_broken_file_is_ignored_with_a_notice_and_written_anew(tmp_path: Path, text: str) -> None:

@@ -231,5 +231,5 @@ def test_where_only_chains_can_be_verified_the_whole_tree_still_teaches() -> Non
     chosen = speculation.choose(tree, 0.0, as_chain=True)
     assert chosen.is_chain
     speculation.learn([RIGHT])
-    record = speculation.calibration.record["1"]
+    record = speculation.calibration.record["greedy"]["1"]
     assert (sum(record["tried"][0]), sum(record["accepted"][0])) == (2, 1)

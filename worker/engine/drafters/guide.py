@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import mlx.core as mx
 import numpy as np
@@ -21,6 +22,9 @@ from worker.engine.sampling import History, Row, Sampling, Tokens, biased, proce
 from worker.engine.tree import TokenTree
 
 Scores = npt.NDArray[np.float64]
+Mode = Literal["greedy", "noise", "odds"]
+"""What a request's candidates are ranked by, and so what their confidences are: probabilities, the draws' own noise on
+top of them, or the odds of a draw without it."""
 
 # Candidates that the noise may lift: beyond so many the likeliest tokens have no chance worth a node.
 CONSIDERED = 256
@@ -34,6 +38,12 @@ class Guide:
     sampling: Sampling = field(default_factory=Sampling)
     history: History = field(default_factory=lambda: History((), ()))
     noise: bool = True
+
+    @property
+    def mode(self) -> Mode:
+        if self.sampling.temperature == 0:
+            return "greedy"
+        return "noise" if self.noise else "odds"
 
     def processed(
         self,
@@ -66,7 +76,7 @@ class Guide:
         logprobs: [n], of all tokens; or of the likeliest, `ids` [n], ascending, with probabilities among all of them.
         """
         assert depth >= 1
-        if self.sampling.temperature == 0:
+        if self.mode == "greedy":
             best = _largest(logprobs, count)
             odds = np.exp(logprobs[best].astype(np.float64))
             chosen = best
@@ -78,11 +88,6 @@ class Guide:
             chosen, odds = chosen[best], _softmax(scores)[best]
         tokens = chosen if ids is None else ids[chosen]
         return [(int(token), float(min(1.0, chance))) for token, chance in zip(tokens, odds, strict=True)]
-
-    @property
-    def by_noise(self) -> bool:
-        """Whether candidates are ranked with the noise of their draw."""
-        return self.noise and self.sampling.temperature > 0
 
     def barred(self, depth: int) -> frozenset[int]:
         """Tokens that cannot be drawn at `depth` tokens after the root: those that may not end the text yet."""
@@ -97,7 +102,7 @@ class Guide:
         nothing of it (0). shares: above 0, 1 together at most; so are the odds, their softmax times what they come to.
         """
         assert depth >= 1
-        if not self.by_noise:
+        if self.mode != "noise":
             return shares
         seed, position = self.sampling.seed, self._position(depth)
         powers = [
@@ -113,7 +118,7 @@ class Guide:
         if len(places) > CONSIDERED:
             likeliest = np.sort(_largest(scores, CONSIDERED))
             places, scores = places[likeliest], scores[likeliest]
-        if self.by_noise:
+        if self.mode == "noise":
             tokens = places if ids is None else ids[places]
             scores = scores + gumbel_noise(self.sampling.seed, self._position(depth), tokens)
         return places, scores

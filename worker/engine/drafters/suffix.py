@@ -104,7 +104,7 @@ def _election(occurrences: list[Occurrence], depth: int, guide: Guide) -> list[t
     total = sum(weights.values())
     weights.pop(NONE, None)
     odds: Iterable[float] = [weight / total for weight in weights.values()]
-    if guide.by_noise and len(weights) > 1:
+    if guide.mode == "noise" and len(weights) > 1:
         trust = _trust(max(group[0].match for group in voters.values()), depth, total)
         odds = guide.elected(list(weights), list(odds), depth + 1, trust)
     return [(token, chance, voters[token]) for token, chance in zip(weights, odds, strict=True)]
