@@ -18,13 +18,6 @@ from pathlib import Path
 INCLUDE = Path(__file__).parent / "include"
 RUNTIME = Path(__file__).parent / "runtime"
 
-_TRIPLES = {
-    ("Linux", "x86_64"): "x86_64-unknown-linux-gnu",
-    ("Linux", "aarch64"): "aarch64-unknown-linux-gnu",
-    ("Darwin", "arm64"): "arm64-apple-macosx14.0.0",
-    ("Darwin", "x86_64"): "x86_64-apple-macosx14.0.0",
-}
-
 
 class CompileError(Exception):
     """The compiler's own words; `body:3` is the third line of the kernel's source, `header:3` of its header."""
@@ -41,35 +34,26 @@ def zig() -> Path:
 
 @cache
 def identity() -> str:
-    """What a build depends on besides its text: compiler version, target and processor."""
-    return f"ziglang {version('ziglang')} {triple()} {processor()}"
+    """What a build depends on besides its text: compiler version and target."""
+    return f"ziglang {version('ziglang')} {' '.join(target())}"
 
 
 @cache
-def triple() -> str:
-    machine = (platform.system(), platform.machine())
-    if machine not in _TRIPLES:
-        raise RuntimeError(f"the host emulator runs on {', '.join(map('/'.join, _TRIPLES))}, not {'/'.join(machine)}")
-    return _TRIPLES[machine]
-
-
-@cache
-def processor() -> str:
-    """AVX2, FMA and half conversions where Linux lists them; the least processor of the architecture elsewhere."""
-    if triple().startswith("arm64"):
-        return "apple-m1"
-    if triple().startswith("aarch64"):
-        return "generic"
-    try:
-        flags = set(Path("/proc/cpuinfo").read_text().split())
-    except OSError:
-        return "x86-64"
-    return "x86-64-v3" if {"avx2", "fma", "f16c", "bmi2"} <= flags else "x86-64"
+def target() -> tuple[str, ...]:
+    """Clang's flags for this machine. x86-64 must have AVX2, FMA and half conversions (2013 and later)."""
+    system, machine = platform.system(), platform.machine()
+    if (system, machine) == ("Darwin", "arm64"):
+        return "-triple", "arm64-apple-macosx14.0.0", "-target-cpu", "apple-m1"
+    if system != "Linux":
+        raise RuntimeError(f"the host emulator runs on Linux and on Macs with Apple Silicon, not on {system} {machine}")
+    if machine == "x86_64":
+        return "-triple", "x86_64-unknown-linux-gnu", "-target-cpu", "x86-64-v3"
+    return "-triple", f"{machine}-unknown-linux-gnu"
 
 
 def clang(arguments: Sequence[str | Path], folder: Path) -> None:
     """Runs one clang stage for this machine."""
-    run([zig(), "clang", "-cc1", "-triple", triple(), "-target-cpu", processor(), *arguments], folder)
+    run([zig(), "clang", "-cc1", *target(), *arguments], folder)
 
 
 def clang_words(arguments: Sequence[str | Path], folder: Path) -> tuple[str, str]:
@@ -82,11 +66,7 @@ def compile_runtime(output: Path, defines: Sequence[str] = ()) -> None:
     """Builds the runtime, which includes libc's headers and so takes zig's driver for the first stage."""
     compiled = output.with_suffix(".o")
     flags = ["-std=c++20", "-O2", "-g0", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-sanitize=undefined"]
-    cpu = f"-mcpu={processor().replace('-', '_')}"
-    run(
-        [zig(), "c++", *flags, cpu, *defines, "-c", RUNTIME / "runtime.cpp", "-o", compiled],
-        output.parent,
-    )
+    run([zig(), "c++", *flags, *defines, "-c", RUNTIME / "runtime.cpp", "-o", compiled], output.parent)
     link(compiled, output)
 
 

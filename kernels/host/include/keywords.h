@@ -1,5 +1,4 @@
-// Metal's keywords and macros, and the names that MLX puts in front of every custom kernel. Included last: from here on
-// `device` and `thread` are keywords.
+// Metal's keywords and macros. Included after all of the library: from here on `device` and `thread` are keywords.
 #pragma once
 
 #define device HOST_DEVICE
@@ -25,10 +24,3 @@
 #define M_LOG2E_F 1.44269504088896340736f
 #define M_LN2_F 0.69314718055994530942f
 #define M_SQRT2_F 1.41421356237309504880f
-
-using namespace metal;
-typedef bfloat bfloat16_t;
-typedef half float16_t;
-struct complex64_t {
-  float real, imag;
-};

@@ -27,3 +27,4 @@ template <class T, int id> HOST_INLINE HOST_THREADGROUP T& threadgroup_variable(
 }  // namespace host
 
 #include "keywords.h"
+#include "mlx_prelude.h"

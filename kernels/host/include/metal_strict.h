@@ -17,3 +17,4 @@
 template <class Pointer> Pointer host_parameter();
 
 #include "keywords.h"
+#include "mlx_prelude.h"

@@ -8,6 +8,7 @@
 namespace host {
 
 struct Context {
+// HOST_UCONTEXT asks for the slow way, which other processors take.
 #if defined(HOST_UCONTEXT) || !(defined(__x86_64__) || defined(__aarch64__))
 #define HOST_USES_UCONTEXT 1
   struct State;

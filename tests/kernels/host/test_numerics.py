@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from host_runs import as_float64, run
 
-from kernels.host import metal_kernel
+from kernels.host import RunOptions, metal_kernel
 
 RANDOM = np.random.default_rng(7)
 X = RANDOM.standard_normal(64).astype(np.float32)
@@ -444,3 +444,33 @@ def test_calls_that_mlx_refuses() -> None:
         kernel(inputs=[1.0, 2.0], threadgroup=(1, 1, 1), **call)
     with pytest.raises(ValueError, match=r"\(1056\) is greater than the maximum"):
         kernel(inputs=[1.0], threadgroup=(1056, 1, 1), **call)
+
+
+def test_names_that_mlx_puts_in_front() -> None:
+    source = """
+        uint i = thread_position_in_grid.x;
+        out[2 * i] = float(x[elem_to_loc(i, x_shape, x_strides, x_ndim)]) + float(ceildiv(i, 3u));
+        out[2 * i + 1] = i == 0 ? Limits<float>::min : i == 1 ? float(Limits<bfloat16_t>::finite_max) :
+            i == 2 ? float(Limits<int>::min) : float(Limits<uint8_t>::max);
+    """
+    x = mx.arange(24, dtype=mx.float16).reshape(2, 3, 4).transpose(2, 0, 1)
+    (out,), _ = run(source, {"x": x}, {"out": ((24, 2), mx.float32)}, grid=(24, 1, 1), ensure_row_contiguous=False)
+    elements = np.array(x.astype(mx.float32)).reshape(24)
+    assert np.array_equal(np.array(out)[:, 0], elements + np.ceil(np.arange(24) / 3).astype(np.float32))
+    largest = float(mx.finfo(mx.bfloat16).max)
+    assert np.array(out)[:, 1].tolist() == [-np.inf, largest, -(2.0**31)] + [255.0] * 21
+
+
+def test_outputs_are_poisoned_unless_told_otherwise() -> None:
+    source = "uint i = thread_position_in_grid.x; if (i == 1) out[i] = 1;"
+    for poisoned, expected in ((True, [np.nan, 1, np.nan]), (False, [0, 1, 0])):
+        options = RunOptions(poison_outputs=poisoned, raise_on_findings=False)
+        (out,), _ = run(source, {}, {"out": ((3,), mx.float32)}, grid=(3, 1, 1), options=options)
+        np.testing.assert_array_equal(np.array(out), np.array(expected, np.float32))
+
+
+def test_uninitialised_private_memory_holds_a_pattern() -> None:
+    source = "float a[2]; a[thread_position_in_grid.x] = 0; out[0] = a[1];"
+    options = RunOptions(static_checks=False)
+    (out,), _ = run(source, {}, {"out": ((1,), mx.float32)}, grid=(1, 1, 1), options=options)
+    assert np.isnan(np.array(out)[0])
