@@ -1,10 +1,11 @@
-"""Every drafter over a tiny target that suits it: name -> case, made once."""
+"""Every drafter, and mixtures, over a tiny target that suits it: name -> case, made once."""
 
 from collections.abc import Callable
 from functools import cache
 
 from dflash_checkpoints import FULL, SLIDING, dflash_case, first_config, second_config
 from drafter_rig import DrafterCase
+from family_drafters import dflash2 as dflash2_for
 from gemma_assistant_checkpoints import assistant_case
 from mtp_checkpoints import head_for, target
 
@@ -12,6 +13,7 @@ from bench.families import tiny_model, vocabulary
 from worker.engine.drafters.dflash import DFlashSettings
 from worker.engine.drafters.draft_model import DraftModelDrafter
 from worker.engine.drafters.expansion import Expansion
+from worker.engine.drafters.mixture import MixtureDrafter
 from worker.engine.drafters.mtp import HiddenState, MtpDrafter
 from worker.engine.drafters.suffix import SuffixDrafter
 
@@ -40,6 +42,19 @@ def draft_model(family: str) -> DrafterCase:
     return DrafterCase(tiny_model("llama"), lambda: DraftModelDrafter(model, "tree", known, expansion=shape), known)
 
 
+def text_and_model() -> DrafterCase:
+    model = CASES["draft model"]()
+    return DrafterCase(model.target, lambda: MixtureDrafter([SuffixDrafter(), model.make()]), model.vocabulary)
+
+
+def text_model_and_states() -> DrafterCase:
+    """Each part follows the text in its own way, and two of them read hidden states of the target."""
+    parts = [CASES[name]() for name in ("suffix", "draft model", "mtp")]
+    target = parts[-1].target
+    blocks = dflash2_for("qwen3_5", target)
+    return DrafterCase(target, lambda: MixtureDrafter([*(part.make() for part in parts), blocks]), parts[-1].vocabulary)
+
+
 CASES: dict[str, Callable[[], DrafterCase]] = {
     "suffix": cache(suffix),
     "dflash": cache(dflash),
@@ -51,3 +66,9 @@ CASES: dict[str, Callable[[], DrafterCase]] = {
     "mtp": cache(lambda: mtp("qwen3_5", "raw", "normed")),
     "mtp, experts, packed": cache(lambda: mtp("qwen3_5_moe", "stand-alone", "residual")),
 }
+
+MIXTURES: dict[str, Callable[[], DrafterCase]] = {
+    "suffix + draft model": cache(text_and_model),
+    "suffix + draft model + mtp + dflash 2": cache(text_model_and_states),
+}
+ALL = CASES | MIXTURES

@@ -15,11 +15,11 @@ MOST_HINTS = 3
 class HintedDrafter:
     """`drafter`, with right guesses beside its own: none, one, two or three, as the text goes on.
 
-    texts: what follows the prompt, of greedy (False) and of sampled requests (True).
+    texts: what follows the prompt, of greedy (False) and of sampled requests (True); to be set before each prompt.
     """
 
     def __init__(self, drafter: Drafter, texts: Mapping[bool, Sequence[int]]) -> None:
-        self._drafter, self._texts = drafter, texts
+        self._drafter, self.texts = drafter, texts
         self.name = drafter.name
         self._prompt_length = 0
 
@@ -40,7 +40,7 @@ class HintedDrafter:
     def draft(self, tree: TokenTree, limits: DraftLimits, context: DraftContext) -> None:
         self._drafter.draft(tree, DraftLimits(max(1, limits.nodes - MOST_HINTS), limits.depth), context)
         emitted = context.position + 1 - self._prompt_length
-        right = self._texts[context.guide.sampling.temperature > 0][emitted:]
+        right = self.texts[context.guide.sampling.temperature > 0][emitted:]
         node = 0
         for token in right[: min(emitted % (MOST_HINTS + 1), limits.depth)]:
             node = tree.add(node, token, 0.9)

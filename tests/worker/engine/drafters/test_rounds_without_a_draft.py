@@ -2,32 +2,20 @@
 
 import random
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from drafter_cases import CASES
+from drafter_cases import ALL
 from drafter_rig import DrafterCase, Rig, content_of
 from engine_maker import EngineFor
 from family_exactness import Case
 from test_drafter_conformance import LIMITS, assert_same_drafts, cold, repetitive, round_of
 
-from worker.engine.drafters.mixture import MixtureDrafter
 
-
-@cache
-def mixture() -> DrafterCase:
-    """Text, a model and hidden states: each of the three follows in its own way."""
-    parts = [CASES[name]() for name in ("suffix", "draft model", "mtp")]
-    assert len({part.vocabulary for part in parts}) == 1
-    target = parts[-1].target
-    return DrafterCase(target, lambda: MixtureDrafter([part.make() for part in parts]), parts[0].vocabulary)
-
-
-@pytest.fixture(scope="module", params=[*CASES, "mixture"])
+@pytest.fixture(scope="module", params=ALL)
 def case(request: pytest.FixtureRequest) -> DrafterCase:
-    return mixture() if request.param == "mixture" else CASES[request.param]()
+    return ALL[request.param]()
 
 
 def some_rounds(rig: Rig, rng: random.Random, vocabulary: int, rounds: int) -> None:
