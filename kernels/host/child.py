@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pickle
+import signal
 import struct
 import sys
 from typing import IO, Any
@@ -105,6 +106,7 @@ def run(runtime: ctypes.CDLL, entry: Any, request: dict[str, Any]) -> dict[str, 
     )
     report = Report()
     three = ctypes.c_uint32 * 3
+    signal.setitimer(signal.ITIMER_PROF, chosen["cpu_seconds"])  # SIGPROF ends the process
     runtime.host_run(
         entry,
         buffers,
@@ -114,6 +116,7 @@ def run(runtime: ctypes.CDLL, entry: Any, request: dict[str, Any]) -> dict[str, 
         ctypes.byref(options),
         ctypes.byref(report),
     )
+    signal.setitimer(signal.ITIMER_PROF, 0)
     return {
         "outputs": [
             content.raw[: given["bytes"]]

@@ -24,6 +24,7 @@ from kernels.host.strict import strict_findings
 from kernels.host.translate import translate
 
 MAX_THREADS_PER_THREADGROUP = 1024
+MAX_BUFFERS = 31
 
 
 def metal_kernel(
@@ -78,9 +79,11 @@ class HostKernel:
         stream: Any = None,
     ) -> list[mx.array]:
         """Runs the kernel at once and gives its outputs. KernelDefects if a check finds something."""
-        self._check_call(inputs, output_shapes, output_dtypes, grid, threadgroup)
+        self._check_call(inputs, output_shapes, output_dtypes, grid, threadgroup, template or ())
         arrays = [value if isinstance(value, mx.array) else mx.array(value) for value in inputs]
         text = self.text(arrays, output_dtypes, template or ())
+        if len(text.parameters) > MAX_BUFFERS:
+            raise ValueError(f"{len(text.parameters)} buffers, shapes and strides among them; Metal has {MAX_BUFFERS}")
         if verbose:
             print(f"Generated source code for `{self.name}`:\n```\n{text.text}\n```")
 
@@ -102,7 +105,7 @@ class HostKernel:
             "options": {**asdict(options), "byte_offsets": None},
         }
         try:
-            answer = run_in_child(request, options.timeout_seconds)
+            answer = run_in_child(request)
         except KernelDied as death:
             answer = _answer_of_the_dead(death, buffers)
         report = _report(self.name, static, answer, buffers, options)
@@ -141,6 +144,7 @@ class HostKernel:
         output_dtypes: Sequence[mx.Dtype],
         grid: tuple[int, int, int],
         threadgroup: tuple[int, int, int],
+        template: Sequence[tuple[str, TemplateValue]],
     ) -> None:
         for what, actual, expected in (
             ("inputs", len(inputs), len(self.input_names)),
@@ -149,6 +153,8 @@ class HostKernel:
         ):
             if actual != expected:
                 raise ValueError(f"[metal_kernel] Expected `{what}` to have size {expected} but got size {actual}.")
+        if not all(isinstance(value, (bool, int, mx.Dtype)) for _, value in template):
+            raise ValueError("[metal_kernel] Invalid template argument. Must be `mlx.core.Dtype`, `int` or `bool`.")
         for what, extent in (("grid", grid), ("threadgroup", threadgroup)):
             if min(extent) < 1:
                 raise ValueError(f"{what} is {tuple(extent)}; three positive numbers of threads are needed")

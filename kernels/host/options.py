@@ -31,7 +31,8 @@ class RunOptions:
     static_checks: bool = True
     """The strict pass and the lint, once for each text."""
     raise_on_findings: bool = True
-    timeout_seconds: float = 60.0
+    cpu_seconds: float = 60.0
+    """After which a run counts as endless; of the processor, so that a busy machine ends no run."""
 
 
 _ambient: ContextVar[RunOptions | None] = ContextVar("options", default=None)

@@ -41,34 +41,21 @@ class _Child:
     def can_serve(self, runtime: Path) -> bool:
         return self.runtime == runtime and self.owner == os.getpid() and self.process.poll() is None
 
-    def serve(self, request: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
-        expired = threading.Event()
+    def serve(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        child.send(self.process.stdin, request)
+        answer = child.receive(self.process.stdout)
+        if answer is None:
+            raise self._death()
+        return dict(answer)
 
-        def expire() -> None:
-            expired.set()
-            self.process.kill()
-
-        timer = threading.Timer(timeout_seconds, expire)
-        timer.start()
-        try:
-            assert self.process.stdin is not None
-            assert self.process.stdout is not None
-            child.send(self.process.stdin, request)
-            answer = child.receive(self.process.stdout)
-        except BrokenPipeError:
-            answer = None
-        finally:
-            timer.cancel()
-        if answer is not None:
-            return dict(answer)
-        raise self._death(timeout_seconds if expired.is_set() else None)
-
-    def _death(self, timed_out_after: float | None) -> KernelDied:
+    def _death(self) -> KernelDied:
         status = self.process.wait()
         self.errors.seek(0)
         words = self.errors.read().decode(errors="replace")
-        if timed_out_after is not None:
-            return KernelDied(f"still running after {timed_out_after:g} s: an endless loop, or work for a GPU", 0, True)
+        if status == -signal.SIGPROF:
+            return KernelDied("still running at the limit of cpu_seconds: an endless loop, or work for a GPU", 0, True)
         match = re.search(r"fault site=(\d+) thread=(\d+) threadgroup=(\d+) stack_overflow=(\d)", words)
         name = signal.Signals(-status).name if status < 0 else f"status {status}"
         if match is None:
@@ -89,7 +76,7 @@ _child: _Child | None = None
 _lock = threading.Lock()
 
 
-def run_in_child(request: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
+def run_in_child(request: dict[str, Any]) -> dict[str, Any]:
     """One run; KernelDied if the kernel takes the process with it or does not end in time."""
     global _child
     runtime = runtime_library()
@@ -98,7 +85,7 @@ def run_in_child(request: dict[str, Any], timeout_seconds: float) -> dict[str, A
             _stop()
             _child = _Child(runtime)
         try:
-            return _child.serve(request, timeout_seconds)
+            return _child.serve(request)
         except BaseException:  # an interrupt, too, would leave an answer in the pipe
             _stop()
             raise

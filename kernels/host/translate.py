@@ -12,14 +12,15 @@ from kernels.host.signature import KernelText, Role
 from kernels.host.text import blanked, line_of, matching, split_top_level
 
 _UINT3 = "uint3{{t->{0}.x, t->{0}.y, t->{0}.z}}"
+_QUADGROUPS = "((t->{0}.x * t->{0}.y * t->{0}.z + 3) / 4)"
 _ATTRIBUTE_VALUES: dict[str, str] = {
-    "dispatch_quadgroups_per_threadgroup": "(t->dispatch_simdgroups_per_threadgroup * 8)",
+    "dispatch_quadgroups_per_threadgroup": _QUADGROUPS.format("dispatch_threads_per_threadgroup"),
     "dispatch_simdgroups_per_threadgroup": "t->dispatch_simdgroups_per_threadgroup",
     "dispatch_threads_per_threadgroup": _UINT3.format("dispatch_threads_per_threadgroup"),
     "grid_origin": "uint3{0, 0, 0}",
     "grid_size": _UINT3.format("threads_per_grid"),
     "quadgroup_index_in_threadgroup": "(t->index_in_threadgroup / 4)",
-    "quadgroups_per_threadgroup": "(t->simdgroups_per_threadgroup * 8)",
+    "quadgroups_per_threadgroup": _QUADGROUPS.format("threads_per_threadgroup"),
     "simdgroup_index_in_threadgroup": "t->simdgroup",
     "simdgroups_per_threadgroup": "t->simdgroups_per_threadgroup",
     "thread_execution_width": "32u",

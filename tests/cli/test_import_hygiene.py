@@ -70,6 +70,7 @@ def our_imports(folder: str) -> dict[str, set[str]]:
     ("folder", "allowed"),
     [
         ("api", ("api",)),
+        ("kernels", ("kernels",)),
         ("worker", ("worker", "api", "kernels")),
         ("cli", ("cli", "worker", "api")),
         ("migrations", ("migrations", "api")),

@@ -1,7 +1,7 @@
 // Metal's address spaces as the compiler knows them, for both ways in which a kernel is compiled.
 //
-// Executable build (C++20, host target): numbered address spaces. Clang keeps them apart in types, and in the IR text that
-// the meter reads, while the code generator treats them all as ordinary memory.
+// Executable build (C++20, host target): numbered address spaces. Clang keeps them apart in types, and in the IR text
+// that the meter reads, while the code generator treats them all as ordinary memory.
 // Strict pass (C++ for OpenCL, HOST_STRICT): OpenCL's own address spaces, which also forbid casts from one to another.
 #pragma once
 

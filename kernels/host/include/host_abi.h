@@ -25,7 +25,8 @@ enum { HOST_LANES = 32, HOST_SLOT_BYTES = 64 };
 // A layout seed gives a cooperative tensor up to this many slots a lane that hold no element.
 enum { HOST_SPARE_SLOTS = 3 };
 
-// Computes the results of all lanes from the contributions of the active ones. Both are arrays of slots, lane after lane.
+// Computes the results of all lanes from the contributions of the active ones. Both are arrays of slots, lane after
+// lane.
 typedef void (*HostCombine)(const char* contributions, unsigned int active, char* results);
 
 extern "C" {
@@ -34,8 +35,8 @@ extern "C" {
 void host_threadgroup_barrier(int flags, HostSite site);
 void host_simdgroup_barrier(int flags, HostSite site);
 
-// Waits for all live lanes of the simdgroup. Gives the lane's own result, or without `combine` all contributions; either
-// stays valid until the lane's next collective. `active` receives the mask of the lanes that took part.
+// Waits for all live lanes of the simdgroup. Gives the lane's own result, or without `combine` all contributions;
+// either stays valid until the lane's next collective. `active` receives the mask of the lanes that took part.
 const char* host_simd_collective(const void* contribution, unsigned int bytes, HostSite site, HostCombine combine,
                                  unsigned int* active);
 
@@ -54,8 +55,8 @@ void host_beyond_capacity(int index, int capacity);
 
 // Element (row * 8 + column) that slot `lane * 2 + i` of an 8x8 simdgroup matrix holds.
 const unsigned char* host_fragment_layout();
-// Element (outer * inner_extent + inner) that slot `lane * capacity + i` of a cooperative tensor holds, or -1. `role` is
-// 0, 1, 2 for left, right and destination.
+// Element (outer * inner_extent + inner) that slot `lane * capacity + i` of a cooperative tensor holds, or -1. `role`
+// is 0, 1, 2 for left, right and destination.
 const int* host_cooperative_layout(int role, int inner_extent, int outer_extent, int lanes, int* capacity);
 
 // Storage of one threadgroup variable.
@@ -70,5 +71,4 @@ void* host_load_threadgroup(void* pointer, long bytes, HostSite site, long align
 void* host_store_threadgroup(void* pointer, long bytes, HostSite site, long alignment);
 void* host_atomic_device(void* pointer, long bytes, HostSite site, HostAccess access);
 void* host_atomic_threadgroup(void* pointer, long bytes, HostSite site, HostAccess access);
-
 }

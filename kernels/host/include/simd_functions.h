@@ -55,15 +55,17 @@ template <class Operation, class T> void reduce(const char* contributions, uint 
 
 namespace metal {
 
-#define HOST_REDUCTION(name, expression)                                                                           \
-  struct host_##name { template <class T> static T of(T a, T b) { return (T)(expression); } };                     \
-  template <class T> HOST_INLINE T name(T value, HOST_SITE) {                                                      \
-    static_assert(sizeof(T) <= HOST_SLOT_BYTES, "a lane contributes at most 64 bytes");                            \
-    uint active;                                                                                                   \
-    T result;                                                                                                      \
-    const char* slot = host_simd_collective(&value, sizeof(T), site, host::reduce<host_##name, T>, &active);       \
-    __builtin_memcpy(&result, slot, sizeof(T));                                                                    \
-    return result;                                                                                                 \
+#define HOST_REDUCTION(name, expression)                                                                     \
+  struct host_##name {                                                                                       \
+    template <class T> static T of(T a, T b) { return (T)(expression); }                                     \
+  };                                                                                                         \
+  template <class T> HOST_INLINE T name(T value, HOST_SITE) {                                                \
+    static_assert(sizeof(T) <= HOST_SLOT_BYTES, "a lane contributes at most 64 bytes");                      \
+    uint active;                                                                                             \
+    T result;                                                                                                \
+    const char* slot = host_simd_collective(&value, sizeof(T), site, host::reduce<host_##name, T>, &active); \
+    __builtin_memcpy(&result, slot, sizeof(T));                                                              \
+    return result;                                                                                           \
   }
 HOST_REDUCTION(simd_sum, a + b)
 HOST_REDUCTION(simd_product, a * b)
@@ -77,13 +79,15 @@ HOST_REDUCTION(simd_xor, a ^ b)
 template <class T> HOST_INLINE T simd_prefix_inclusive_sum(T value, HOST_SITE) {
   auto lanes = host::exchange(value, site);
   T sum = (T)0;
-  for (uint lane = 0; lane <= host_lane(); lane++) if (lanes.has(lane)) sum = sum + lanes.values[lane];
+  for (uint lane = 0; lane <= host_lane(); lane++)
+    if (lanes.has(lane)) sum = sum + lanes.values[lane];
   return sum;
 }
 template <class T> HOST_INLINE T simd_prefix_exclusive_sum(T value, HOST_SITE) {
   auto lanes = host::exchange(value, site);
   T sum = (T)0;
-  for (uint lane = 0; lane < host_lane(); lane++) if (lanes.has(lane)) sum = sum + lanes.values[lane];
+  for (uint lane = 0; lane < host_lane(); lane++)
+    if (lanes.has(lane)) sum = sum + lanes.values[lane];
   return sum;
 }
 
@@ -129,13 +133,15 @@ struct simd_vote {
 HOST_INLINE simd_vote simd_ballot(bool vote, HOST_SITE) {
   auto lanes = host::exchange((uchar)vote, site);
   ulong votes = 0;
-  for (uint lane = 0; lane < HOST_LANES; lane++) if (lanes.has(lane) && lanes.values[lane]) votes |= 1ul << lane;
+  for (uint lane = 0; lane < HOST_LANES; lane++)
+    if (lanes.has(lane) && lanes.values[lane]) votes |= 1ul << lane;
   return simd_vote(votes);
 }
 HOST_INLINE bool simd_any(bool vote, HOST_SITE) { return simd_ballot(vote, site).any(); }
 HOST_INLINE bool simd_all(bool vote, HOST_SITE) {
   auto lanes = host::exchange((uchar)vote, site);
-  for (uint lane = 0; lane < HOST_LANES; lane++) if (lanes.has(lane) && !lanes.values[lane]) return false;
+  for (uint lane = 0; lane < HOST_LANES; lane++)
+    if (lanes.has(lane) && !lanes.values[lane]) return false;
   return true;
 }
 

@@ -1,7 +1,7 @@
 // simdgroup_matrix<T, 8, 8>: two elements a lane, in the layout of the run.
 //
-// The layout is not documented. Layout 0 is the one seen on Apple GPUs, every other seed a permutation of all 64 slots, so a
-// kernel that reads meaning into a lane's elements is right under layout 0 only.
+// The layout is not documented. Layout 0 is the one seen on Apple GPUs, every other seed a permutation of all 64 slots,
+// so a kernel that reads meaning into a lane's elements is right under layout 0 only.
 #pragma once
 
 namespace host {
@@ -41,32 +41,33 @@ typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
 typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
 typedef simdgroup_matrix<bfloat, 8, 8> simdgroup_bfloat8x8;
 
-template <class T, int Cols, int Rows> HOST_INLINE simdgroup_matrix<T, Cols, Rows> make_filled_simdgroup_matrix(T value) {
+template <class T, int Cols, int Rows>
+HOST_INLINE simdgroup_matrix<T, Cols, Rows> make_filled_simdgroup_matrix(T value) {
   simdgroup_matrix<T, Cols, Rows> filled;
   filled.host_elements = value;
   return filled;
 }
 
-#define HOST_MATRIX_MEMORY(SPACE)                                                                                   \
-  template <class T> HOST_INLINE void simdgroup_load(simdgroup_matrix<T, 8, 8>& matrix, const SPACE T* source,      \
-                                                     ulong elements_per_row = 8, ulong2 origin = 0,                 \
-                                                     bool transposed = false, HOST_SITE) {                          \
-    host_at(site);                                                                                                  \
-    for (int slot = 0; slot < 2; slot++) {                                                                          \
-      host::Fragment at = host::Fragment::mine(slot);                                                               \
-      ulong row = transposed ? at.column : at.row, column = transposed ? at.row : at.column;                        \
-      matrix.host_elements[slot] = source[(origin.y + row) * elements_per_row + origin.x + column];                 \
-    }                                                                                                               \
-  }                                                                                                                 \
+#define HOST_MATRIX_MEMORY(SPACE)                                                                                    \
+  template <class T> HOST_INLINE void simdgroup_load(simdgroup_matrix<T, 8, 8>& matrix, const SPACE T* source,       \
+                                                     ulong elements_per_row = 8, ulong2 origin = 0,                  \
+                                                     bool transposed = false, HOST_SITE) {                           \
+    host_at(site);                                                                                                   \
+    for (int slot = 0; slot < 2; slot++) {                                                                           \
+      host::Fragment at = host::Fragment::mine(slot);                                                                \
+      ulong row = transposed ? at.column : at.row, column = transposed ? at.row : at.column;                         \
+      matrix.host_elements[slot] = source[(origin.y + row) * elements_per_row + origin.x + column];                  \
+    }                                                                                                                \
+  }                                                                                                                  \
   template <class T> HOST_INLINE void simdgroup_store(const simdgroup_matrix<T, 8, 8>& matrix, SPACE T* destination, \
-                                                      ulong elements_per_row = 8, ulong2 origin = 0,                \
-                                                      bool transposed = false, HOST_SITE) {                         \
-    host_at(site);                                                                                                  \
-    for (int slot = 0; slot < 2; slot++) {                                                                          \
-      host::Fragment at = host::Fragment::mine(slot);                                                               \
-      ulong row = transposed ? at.column : at.row, column = transposed ? at.row : at.column;                        \
-      destination[(origin.y + row) * elements_per_row + origin.x + column] = matrix.host_elements[slot];            \
-    }                                                                                                               \
+                                                      ulong elements_per_row = 8, ulong2 origin = 0,                 \
+                                                      bool transposed = false, HOST_SITE) {                          \
+    host_at(site);                                                                                                   \
+    for (int slot = 0; slot < 2; slot++) {                                                                           \
+      host::Fragment at = host::Fragment::mine(slot);                                                                \
+      ulong row = transposed ? at.column : at.row, column = transposed ? at.row : at.column;                         \
+      destination[(origin.y + row) * elements_per_row + origin.x + column] = matrix.host_elements[slot];             \
+    }                                                                                                                \
   }
 HOST_MATRIX_MEMORY(HOST_DEVICE)
 HOST_MATRIX_MEMORY(HOST_THREADGROUP)

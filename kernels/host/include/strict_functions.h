@@ -1,7 +1,7 @@
 // Declarations for the strict pass, which checks types and generates no code: SIMD-group functions, atomics, matrices.
 //
-// Constructors and references to constants carry no address space, which clang takes as any: it finds no constructor that
-// has one in a cast such as T(value), and binds no temporary to a reference that has one.
+// Constructors and references to constants carry no address space, which clang takes as any: it finds no constructor
+// that has one in a cast such as T(value), and binds no temporary to a reference that has one.
 #pragma once
 
 namespace metal {
@@ -34,7 +34,13 @@ struct simd_vote {
 };
 simd_vote simd_ballot(bool vote);
 
-enum memory_order { memory_order_relaxed, memory_order_acquire, memory_order_release, memory_order_acq_rel, memory_order_seq_cst };
+enum memory_order {
+  memory_order_relaxed,
+  memory_order_acquire,
+  memory_order_release,
+  memory_order_acq_rel,
+  memory_order_seq_cst
+};
 
 template <class T> struct atomic {
   T value;
@@ -42,20 +48,20 @@ template <class T> struct atomic {
 
 #define HOST_ATOMIC_UPDATE(SPACE, name) \
   template <class T> T name(volatile SPACE atomic<T>* object, remove_cv_t<T> operand, memory_order order);
-#define HOST_ATOMICS(SPACE)                                                                                            \
-  template <class T> T atomic_load_explicit(const volatile SPACE atomic<T>* object, memory_order order);               \
-  template <class T>                                                                                                   \
-  void atomic_store_explicit(volatile SPACE atomic<T>* object, remove_cv_t<T> desired, memory_order order);            \
-  template <class T>                                                                                                   \
-  bool atomic_compare_exchange_weak_explicit(volatile SPACE atomic<T>* object, HOST_THREAD T* expected,                \
-                                             remove_cv_t<T> desired, memory_order success, memory_order failure);      \
-  HOST_ATOMIC_UPDATE(SPACE, atomic_exchange_explicit)                                                                  \
-  HOST_ATOMIC_UPDATE(SPACE, atomic_fetch_add_explicit)                                                                 \
-  HOST_ATOMIC_UPDATE(SPACE, atomic_fetch_sub_explicit)                                                                 \
-  HOST_ATOMIC_UPDATE(SPACE, atomic_fetch_and_explicit)                                                                 \
-  HOST_ATOMIC_UPDATE(SPACE, atomic_fetch_or_explicit)                                                                  \
-  HOST_ATOMIC_UPDATE(SPACE, atomic_fetch_xor_explicit)                                                                 \
-  HOST_ATOMIC_UPDATE(SPACE, atomic_fetch_min_explicit)                                                                 \
+#define HOST_ATOMICS(SPACE)                                                                                      \
+  template <class T> T atomic_load_explicit(const volatile SPACE atomic<T>* object, memory_order order);         \
+  template <class T>                                                                                             \
+  void atomic_store_explicit(volatile SPACE atomic<T>* object, remove_cv_t<T> desired, memory_order order);      \
+  template <class T> bool atomic_compare_exchange_weak_explicit(volatile SPACE atomic<T>* object,                \
+                                                                HOST_THREAD T* expected, remove_cv_t<T> desired, \
+                                                                memory_order success, memory_order failure);     \
+  HOST_ATOMIC_UPDATE(SPACE, atomic_exchange_explicit)                                                            \
+  HOST_ATOMIC_UPDATE(SPACE, atomic_fetch_add_explicit)                                                           \
+  HOST_ATOMIC_UPDATE(SPACE, atomic_fetch_sub_explicit)                                                           \
+  HOST_ATOMIC_UPDATE(SPACE, atomic_fetch_and_explicit)                                                           \
+  HOST_ATOMIC_UPDATE(SPACE, atomic_fetch_or_explicit)                                                            \
+  HOST_ATOMIC_UPDATE(SPACE, atomic_fetch_xor_explicit)                                                           \
+  HOST_ATOMIC_UPDATE(SPACE, atomic_fetch_min_explicit)                                                           \
   HOST_ATOMIC_UPDATE(SPACE, atomic_fetch_max_explicit)
 HOST_ATOMICS(HOST_DEVICE)
 HOST_ATOMICS(HOST_THREADGROUP)
@@ -77,24 +83,21 @@ typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
 typedef simdgroup_matrix<bfloat, 8, 8> simdgroup_bfloat8x8;
 template <class T, int Cols, int Rows> simdgroup_matrix<T, Cols, Rows> make_filled_simdgroup_matrix(T value);
 
-#define HOST_MATRIX_MEMORY(SPACE)                                                                                \
-  template <class T>                                                                                             \
-  void simdgroup_load(HOST_THREAD simdgroup_matrix<T, 8, 8>& matrix, const SPACE T* source,                      \
-                      ulong elements_per_row = 8, ulong2 origin = 0, bool transposed = false);                   \
-  template <class T>                                                                                             \
-  void simdgroup_store(const simdgroup_matrix<T, 8, 8>& matrix, SPACE T* destination,                \
-                       ulong elements_per_row = 8, ulong2 origin = 0, bool transposed = false);
+#define HOST_MATRIX_MEMORY(SPACE)                                                                                 \
+  template <class T> void simdgroup_load(HOST_THREAD simdgroup_matrix<T, 8, 8>& matrix, const SPACE T* source,    \
+                                         ulong elements_per_row = 8, ulong2 origin = 0, bool transposed = false); \
+  template <class T> void simdgroup_store(const simdgroup_matrix<T, 8, 8>& matrix, SPACE T* destination,          \
+                                          ulong elements_per_row = 8, ulong2 origin = 0, bool transposed = false);
 HOST_MATRIX_MEMORY(HOST_DEVICE)
 HOST_MATRIX_MEMORY(HOST_THREADGROUP)
 #undef HOST_MATRIX_MEMORY
 
 template <class D, class A, class B, class C>
 void simdgroup_multiply_accumulate(HOST_THREAD simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
-                                   const simdgroup_matrix<B, 8, 8>& b,
-                                   const simdgroup_matrix<C, 8, 8>& c);
-template <class D, class A, class B>
-void simdgroup_multiply(HOST_THREAD simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
-                        const simdgroup_matrix<B, 8, 8>& b);
+                                   const simdgroup_matrix<B, 8, 8>& b, const simdgroup_matrix<C, 8, 8>& c);
+template <class D, class A, class B> void simdgroup_multiply(HOST_THREAD simdgroup_matrix<D, 8, 8>& d,
+                                                             const simdgroup_matrix<A, 8, 8>& a,
+                                                             const simdgroup_matrix<B, 8, 8>& b);
 
 }  // namespace metal
 

@@ -1,5 +1,5 @@
-// The tensor API for the strict pass. That pass is C++17, where a class cannot be a template argument: the descriptor of
-// matmul2d converts to an integer.
+// The tensor API for the strict pass. That pass is C++17, where a class cannot be a template argument: the descriptor
+// of matmul2d converts to an integer.
 #pragma once
 
 namespace metal {
@@ -37,7 +37,8 @@ template <class Element, class Extents, class Tag = tensor_handle> struct tensor
   Extents extents() const HOST_THREAD { return Extents(); }
   int get_extent(int i) const HOST_THREAD { return 0; }
 };
-template <class Element, class Extents, class S> tensor(Element*, Extents, array<S, 2>) -> tensor<Element, Extents, tensor_inline>;
+template <class Element, class Extents, class S> tensor(Element*, Extents, array<S, 2>)
+    -> tensor<Element, Extents, tensor_inline>;
 template <class Element, class Extents> tensor(Element*, Extents) -> tensor<Element, Extents, tensor_inline>;
 
 template <size_t N> struct execution_simdgroups {
@@ -73,11 +74,13 @@ struct IsOperand<metal::cooperative_tensor<T, Inner, Outer, Simdgroups>> {
   static constexpr HOST_CONSTANT bool value = true;
 };
 // Without an address space, which decltype of a variable carries.
-template <class T> constexpr HOST_CONSTANT bool is_operand = IsOperand<metal::remove_cv_t<metal::remove_addrspace_t<T>>>::value;
+template <class T> constexpr HOST_CONSTANT bool is_operand =
+    IsOperand<metal::remove_cv_t<metal::remove_addrspace_t<T>>>::value;
 
 }  // namespace host
 
-namespace mpp { namespace tensor_ops {
+namespace mpp {
+namespace tensor_ops {
 
 struct matmul2d_descriptor {
   enum class mode { multiply, multiply_accumulate };
@@ -88,30 +91,37 @@ struct matmul2d_descriptor {
                                 mode matmul_mode = mode::multiply)
       : m(m), n(n), k(k), transpose_left(transpose_left), transpose_right(transpose_right) {}
   constexpr operator ulong() const HOST_THREAD {
-    return (ulong)m | (ulong)n << 16 | (ulong)(k > 0 ? k : 16) << 32 | (ulong)transpose_left << 62 | (ulong)transpose_right << 63;
+    return (ulong)m | (ulong)n << 16 | (ulong)(k > 0 ? k : 16) << 32 | (ulong)transpose_left << 62 |
+           (ulong)transpose_right << 63;
   }
 };
 
 template <ulong Descriptor, class Scope> struct matmul2d {
-  static constexpr HOST_CONSTANT int M = Descriptor & 65535, N = (Descriptor >> 16) & 65535, K = (Descriptor >> 32) & 65535;
+  static constexpr HOST_CONSTANT int M = Descriptor & 65535, N = (Descriptor >> 16) & 65535,
+                                     K = (Descriptor >> 32) & 65535;
   static constexpr HOST_CONSTANT bool TL = (Descriptor >> 62) & 1, TR = Descriptor >> 63;
-  template <class T, int Rows, int Columns, bool Transposed>
-  using Share = metal::cooperative_tensor<T, Transposed ? Rows : Columns, Transposed ? Columns : Rows, Scope::host_simdgroups>;
+  template <class T, int Rows, int Columns, bool Transposed> using Share =
+      metal::cooperative_tensor<T, Transposed ? Rows : Columns, Transposed ? Columns : Rows, Scope::host_simdgroups>;
 
-  template <class Left, class Right, class D> Share<Left, M, K, TL> get_left_input_cooperative_tensor() const HOST_THREAD {
+  template <class Left, class Right, class D>
+  Share<Left, M, K, TL> get_left_input_cooperative_tensor() const HOST_THREAD {
     return {};
   }
-  template <class Left, class Right, class D> Share<Right, K, N, TR> get_right_input_cooperative_tensor() const HOST_THREAD {
+  template <class Left, class Right, class D>
+  Share<Right, K, N, TR> get_right_input_cooperative_tensor() const HOST_THREAD {
     return {};
   }
-  template <class Left, class Right, class T> Share<T, M, N, false> get_destination_cooperative_tensor() const HOST_THREAD {
+  template <class Left, class Right, class T>
+  Share<T, M, N, false> get_destination_cooperative_tensor() const HOST_THREAD {
     static_assert(host::is_operand<Left> && host::is_operand<Right>, "the types of the operands are expected here");
     return {};
   }
   template <class Left, class Right, class Destination>
   void run(HOST_THREAD Left& left, HOST_THREAD Right& right, HOST_THREAD Destination& destination) const HOST_THREAD {
-    static_assert(host::is_operand<Left> && host::is_operand<Right> && host::is_operand<Destination>, "tensors are expected");
+    static_assert(host::is_operand<Left> && host::is_operand<Right> && host::is_operand<Destination>,
+                  "tensors are expected");
   }
 };
 
-} }  // namespace mpp::tensor_ops
+}  // namespace tensor_ops
+}  // namespace mpp

@@ -1,7 +1,7 @@
 // <metal_tensor>, <metal_cooperative_tensor> and matmul2d of MetalPerformancePrimitives: the documented part.
 //
-// How a cooperative tensor's elements are spread over the lanes is implementation defined, some slots may hold none, and
-// all threads of the scope must enter run. Layout 0 is the one that MLX's nax.h relies on; every other seed is a
+// How a cooperative tensor's elements are spread over the lanes is implementation defined, some slots may hold none,
+// and all threads of the scope must enter run. Layout 0 is the one that MLX's nax.h relies on; every other seed is a
 // permutation with spare slots, and a different one for left, right and destination.
 #pragma once
 
@@ -33,7 +33,9 @@ template <class Index, size_t... Extents> struct extents {
 namespace host {
 
 template <class Index, int rank> struct DynamicExtents;
-template <class Index> struct DynamicExtents<Index, 1> { typedef metal::extents<Index, metal::dynamic_extent> type; };
+template <class Index> struct DynamicExtents<Index, 1> {
+  typedef metal::extents<Index, metal::dynamic_extent> type;
+};
 template <class Index> struct DynamicExtents<Index, 2> {
   typedef metal::extents<Index, metal::dynamic_extent, metal::dynamic_extent> type;
 };
@@ -60,7 +62,9 @@ template <class Element, class Extents, class Tag = tensor_handle> struct tensor
 
   tensor() = default;
   template <class E> tensor(Element* data, E sizes)
-      : host_data(data), host_extents{(int)sizes.extent(0), (int)sizes.extent(1)}, host_strides{1, (int)sizes.extent(0)} {}
+      : host_data(data),
+        host_extents{(int)sizes.extent(0), (int)sizes.extent(1)},
+        host_strides{1, (int)sizes.extent(0)} {}
   template <class E, class S> tensor(Element* data, E sizes, array<S, 2> strides)
       : host_data(data),
         host_extents{(int)sizes.extent(0), (int)sizes.extent(1)},
@@ -94,14 +98,18 @@ template <class Element, class Extents, class Tag = tensor_handle> struct tensor
     return inner >= 0 && outer >= 0 && inner < host_extents[0] && outer < host_extents[1];
   }
   Element& host_at(int inner, int outer) const {
-    return host_data[(long)(inner + host_origin[0]) * host_strides[0] + (long)(outer + host_origin[1]) * host_strides[1]];
+    return host_data[(long)(inner + host_origin[0]) * host_strides[0] +
+                     (long)(outer + host_origin[1]) * host_strides[1]];
   }
-  float host_get(int inner, int outer) const { return host_contains(inner, outer) ? (float)host_at(inner, outer) : 0.0f; }
+  float host_get(int inner, int outer) const {
+    return host_contains(inner, outer) ? (float)host_at(inner, outer) : 0.0f;
+  }
   void host_put(int inner, int outer, float value) const {
     if (host_contains(inner, outer)) host_at(inner, outer) = (value_type)value;
   }
 };
-template <class Element, class Extents, class S> tensor(Element*, Extents, array<S, 2>) -> tensor<Element, Extents, tensor_inline>;
+template <class Element, class Extents, class S> tensor(Element*, Extents, array<S, 2>)
+    -> tensor<Element, Extents, tensor_inline>;
 template <class Element, class Extents> tensor(Element*, Extents) -> tensor<Element, Extents, tensor_inline>;
 
 template <size_t N> struct execution_simdgroups {
@@ -215,7 +223,8 @@ struct Matrix {
 
 }  // namespace host
 
-namespace mpp { namespace tensor_ops {
+namespace mpp {
+namespace tensor_ops {
 
 struct matmul2d_descriptor {
   enum class mode { multiply, multiply_accumulate };
@@ -227,22 +236,29 @@ struct matmul2d_descriptor {
   constexpr matmul2d_descriptor(int m, int n, int k = metal::dynamic_length_v<int>, bool transpose_left = false,
                                 bool transpose_right = false, bool relaxed_precision = false,
                                 mode matmul_mode = mode::multiply)
-      : m(m), n(n), k(k), transpose_left(transpose_left), transpose_right(transpose_right),
-        relaxed_precision(relaxed_precision), matmul_mode(matmul_mode) {}
+      : m(m),
+        n(n),
+        k(k),
+        transpose_left(transpose_left),
+        transpose_right(transpose_right),
+        relaxed_precision(relaxed_precision),
+        matmul_mode(matmul_mode) {}
 };
 
 template <matmul2d_descriptor Descriptor, class Scope> struct matmul2d {
   static constexpr int host_simdgroups = Scope::host_simdgroups, host_lanes = host_simdgroups * HOST_LANES;
   static constexpr int M = Descriptor.m, N = Descriptor.n, K = Descriptor.k;
   static constexpr bool TL = Descriptor.transpose_left, TR = Descriptor.transpose_right;
-  template <class T, int Role, int Rows, int Columns, bool Transposed>
-  using Share = metal::cooperative_tensor<T, Role, Transposed ? Rows : Columns, Transposed ? Columns : Rows, host_simdgroups>;
+  template <class T, int Role, int Rows, int Columns, bool Transposed> using Share =
+      metal::cooperative_tensor<T, Role, Transposed ? Rows : Columns, Transposed ? Columns : Rows, host_simdgroups>;
 
-  template <class Left, class Right, class Destination> Share<Left, 0, M, K, TL> get_left_input_cooperative_tensor() const {
+  template <class Left, class Right, class Destination>
+  Share<Left, 0, M, K, TL> get_left_input_cooperative_tensor() const {
     static_assert(K > 0, "a cooperative input needs a k in the descriptor");
     return {};
   }
-  template <class Left, class Right, class Destination> Share<Right, 1, K, N, TR> get_right_input_cooperative_tensor() const {
+  template <class Left, class Right, class Destination>
+  Share<Right, 1, K, N, TR> get_right_input_cooperative_tensor() const {
     static_assert(K > 0, "a cooperative input needs a k in the descriptor");
     return {};
   }
@@ -284,7 +300,8 @@ template <matmul2d_descriptor Descriptor, class Scope> struct matmul2d {
       for (int row = 0; row < M; row++) {
         for (int k = 0; k < depth; k++) {
           float factor = TL ? a.at(row, k) : a.at(k, row);
-          for (int column = 0; column < N; column++) c.at(column, row) += factor * (TR ? b.at(k, column) : b.at(column, k));
+          for (int column = 0; column < N; column++)
+            c.at(column, row) += factor * (TR ? b.at(k, column) : b.at(column, k));
         }
       }
       c.scatter(destinations);
@@ -292,4 +309,5 @@ template <matmul2d_descriptor Descriptor, class Scope> struct matmul2d {
   };
 };
 
-} }  // namespace mpp::tensor_ops
+}  // namespace tensor_ops
+}  // namespace mpp

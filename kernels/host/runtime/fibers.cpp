@@ -36,7 +36,8 @@ uint32_t random_number() {  // xorshift32
 void reserve_stacks(int count) {
   guard_bytes = (int)sysconf(_SC_PAGESIZE);
   for (; stacks < count; stacks++) {
-    char* memory = (char*)mmap(nullptr, guard_bytes + kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
+    char* memory =
+        (char*)mmap(nullptr, guard_bytes + kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
     if (memory == MAP_FAILED) abort();
     mprotect(memory, guard_bytes, PROT_NONE);
     fibers[stacks].stack = memory + guard_bytes;

@@ -1,5 +1,5 @@
-// One fiber per GPU thread of the running threadgroup, all on one OS thread. Fibers switch only where threads wait for each
-// other, so a run is deterministic; the order in which waiting fibers go on is an option.
+// One fiber per GPU thread of the running threadgroup, all on one OS thread. Fibers switch only where threads wait for
+// each other, so a run is deterministic; the order in which waiting fibers go on is an option.
 #pragma once
 
 #include "interface.h"
@@ -17,8 +17,8 @@ struct Fiber {
   char* stack = nullptr;
   HostThread thread;
   State state;
-  HostSite site;                 // of the rendezvous it waits at
-  HostSite last_site;            // of its latest metered access or call
+  HostSite site;       // of the rendezvous it waits at
+  HostSite last_site;  // of its latest metered access or call
   uint32_t simd_phase[kMemories];
 };
 
@@ -27,7 +27,7 @@ const int kMaxThreads = 1024, kStackBytes = 256 * 1024;
 extern Options options;
 extern Fiber fibers[kMaxThreads];
 extern Fiber* current;
-extern int threads;         // of the running threadgroup
+extern int threads;  // of the running threadgroup
 extern int live_threads;
 extern uint32_t threadgroup_index;
 extern uint32_t random_state;

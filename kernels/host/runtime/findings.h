@@ -11,6 +11,7 @@ extern Report* report;
 __attribute__((format(printf, 3, 4))) void find(const char* kind, HostSite site, const char* format, ...);
 
 // The same, and ends the run: what follows would only report consequences.
-__attribute__((format(printf, 3, 4), noreturn)) void find_and_end(const char* kind, HostSite site, const char* format, ...);
+__attribute__((format(printf, 3, 4), noreturn)) void find_and_end(const char* kind, HostSite site, const char* format,
+                                                                  ...);
 
 }  // namespace host

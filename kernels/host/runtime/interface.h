@@ -12,7 +12,7 @@ enum Order : int32_t { kForward, kReverse, kSeeded };
 
 struct Buffer {
   const char* name;
-  void* contents;       // read before the run; an output's bytes are written back after it
+  void* contents;  // read before the run; an output's bytes are written back after it
   int64_t bytes;
   int64_t origin;       // where in the contents the kernel's pointer points (negative strides)
   int64_t byte_offset;  // shifts the buffer off its 4096-byte alignment
@@ -22,8 +22,8 @@ struct Buffer {
   // Traffic, filled by a metered run. Requests of the kernel, before any cache or coalescing.
   int64_t bytes_read, bytes_written, atomic_bytes;
   int64_t unique_bytes_read, unique_bytes_written;
-  int64_t most_reads, most_writes;           // of any single byte
-  int64_t bytes_read_once_per_threadgroup;   // sum over threadgroups of the unique bytes that each reads
+  int64_t most_reads, most_writes;          // of any single byte
+  int64_t bytes_read_once_per_threadgroup;  // sum over threadgroups of the unique bytes that each reads
 };
 
 struct Options {

@@ -76,7 +76,8 @@ static void deal_at_random(CooperativeLayout& layout) {
   for (int slot = 0; slot < slots; slot++) {
     layout.elements[slot] = slot < layout.inner * layout.outer ? slot : -1;
   }
-  Random random = {((uint64_t)layout_seed << 32) ^ (uint64_t)(layout.role * 1000003 + layout.inner * 1009 + layout.outer)};
+  Random random = {((uint64_t)layout_seed << 32) ^
+                   (uint64_t)(layout.role * 1000003 + layout.inner * 1009 + layout.outer)};
   random.shuffle(layout.elements, slots);
 }
 
@@ -111,5 +112,4 @@ const int* host_cooperative_layout(int role, int inner, int outer, int lanes, in
   *capacity = layout.capacity;
   return layout.elements;
 }
-
 }

@@ -15,5 +15,4 @@ __bf16 __truncsfbf2(float wide) {
   memcpy(&result, &narrow, 2);
   return result;
 }
-
 }

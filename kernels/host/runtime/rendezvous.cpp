@@ -52,7 +52,8 @@ static void complete_barrier() {
 
 // ---------------------------------------------------------------- collectives of one simdgroup
 
-// Slots are double-buffered: a lane may still read the results of one collective while others bring values for the next.
+// Slots are double-buffered: a lane may still read the results of one collective while others bring values for the
+// next.
 struct Simdgroup {
   int live, waiting, turn;
   int fence;  // mem_flags of a simdgroup_barrier, 0 in any other operation
@@ -244,5 +245,4 @@ void host_beyond_capacity(int index, int capacity) {
   find("beyond_capacity", current->last_site, "element %d of a cooperative tensor that has %d slots a lane", index,
        capacity);
 }
-
 }

@@ -5,8 +5,8 @@
 
 namespace host {
 
-// Numbers the stretches of time between which a fence has ordered memory. Two accesses by different simdgroups can collide
-// only if they lie in the same phase of that memory; by lanes of one simdgroup, only in the same simd phase.
+// Numbers the stretches of time between which a fence has ordered memory. Two accesses by different simdgroups can
+// collide only if they lie in the same phase of that memory; by lanes of one simdgroup, only in the same simd phase.
 extern uint32_t phase[kMemories];
 // The first phase of the running threadgroup: whatever is older happened in another one.
 extern uint32_t first_phase[kMemories];

@@ -4,12 +4,13 @@
 #include <string.h>
 #include <time.h>
 
+#include "device_memory.h"
 #include "faults.h"
 #include "fibers.h"
 #include "findings.h"
 #include "layouts.h"
-#include "memory.h"
 #include "rendezvous.h"
+#include "threadgroup_memory.h"
 
 namespace host {
 
@@ -113,5 +114,4 @@ void host_run(Entry entry, Buffer* buffers, int count, const uint32_t* grid_thre
   report->seconds = now() - began;
   unbind_buffers();
 }
-
 }

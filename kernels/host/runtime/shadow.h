@@ -1,12 +1,12 @@
 // What is remembered of each byte of an output and of threadgroup memory, to find accesses that nothing orders.
 //
-// Within a threadgroup two accesses are ordered if one thread makes both, if a threadgroup_barrier that names the memory
-// lies between them, or if they are made by lanes of one simdgroup with such a simdgroup_barrier between them. Only accesses
-// of the running phase can collide.
+// Within a threadgroup two accesses are ordered if one thread makes both, if a threadgroup_barrier that names the
+// memory lies between them, or if they are made by lanes of one simdgroup with such a simdgroup_barrier between them.
+// Only accesses of the running phase can collide.
 //
 // Threadgroups are never ordered: a byte that one writes and another touches is reported, unless both do so atomically.
-// Atomic updates may overlap each other; an atomic load or store that nothing orders counts as a race, because its result
-// depends on the schedule.
+// Atomic updates may overlap each other; an atomic load or store that nothing orders counts as a race, because its
+// result depends on the schedule.
 #pragma once
 
 #include "fibers.h"
@@ -41,8 +41,14 @@ struct Access {
 
 inline Access access_of_current(Memory memory, HostAccess kind, bool atomic, HostSite site) {
   const HostThread& thread = current->thread;
-  Access access = {memory, kind, atomic, site, (Agent)thread.index_in_threadgroup, current->simd_phase[memory],
-                   1u << thread.simdgroup, 1u << thread.lane};
+  Access access = {memory,
+                   kind,
+                   atomic,
+                   site,
+                   (Agent)thread.index_in_threadgroup,
+                   current->simd_phase[memory],
+                   1u << thread.simdgroup,
+                   1u << thread.lane};
   if (scope_simdgroups == 1) {
     access.agent = (Agent)(kWholeSimdgroup + thread.simdgroup);
     access.lanes = ~0u;
@@ -55,9 +61,9 @@ inline Access access_of_current(Memory memory, HostAccess kind, bool atomic, Hos
   return access;
 }
 
-// Accesses of one phase that may overlap each other: reads, or atomic updates. The simdgroups that made them as a mask, and
-// the lanes of the simdgroup that came last. Nothing is lost with the lanes of earlier ones: where two simdgroups are in
-// the crowd, an access by either collides with the other's.
+// Accesses of one phase that may overlap each other: reads, or atomic updates. The simdgroups that made them as a mask,
+// and the lanes of the simdgroup that came last. Nothing is lost with the lanes of earlier ones: where two simdgroups
+// are in the crowd, an access by either collides with the other's.
 struct Crowd {
   uint32_t phase, simd_phase;
   HostSite site;
@@ -180,13 +186,13 @@ struct Shadow {
 
   static bool race(const Access& access, Place place, const char* done, HostSite site) {
     find("race", access.site, "thread %u %s byte %lld of %s, %s at %s, and nothing orders the two (threadgroup %u)",
-         current->thread.index_in_threadgroup, verb(access.kind), (long long)place.offset, place.name, done, words(site),
-         threadgroup_index);
+         current->thread.index_in_threadgroup, verb(access.kind), (long long)place.offset, place.name, done,
+         words(site), threadgroup_index);
     return false;
   }
   static bool overlap(const Access& access, Place place, const char* does, HostSite site) {
-    find("overlap", access.site, "threadgroup %u %s byte %lld of %s, which another threadgroup %s at %s", threadgroup_index,
-         verb(access.kind), (long long)place.offset, place.name, does, words(site));
+    find("overlap", access.site, "threadgroup %u %s byte %lld of %s, which another threadgroup %s at %s",
+         threadgroup_index, verb(access.kind), (long long)place.offset, place.name, does, words(site));
     return false;
   }
 };

@@ -34,8 +34,8 @@ void prepare_context(Context& context, char* stack, size_t bytes, void (*start)(
 
 #else
 
-// `naked`: no prologue touches the stack. The arguments are in the registers of the C calling convention, which System V
-// x86-64 shares with macOS, and AAPCS64 with Apple's arm64 (x18 is the platform's and stays untouched).
+// `naked`: no prologue touches the stack. The arguments are in the registers of the C calling convention, which System
+// V x86-64 shares with macOS, and AAPCS64 with Apple's arm64 (x18 is the platform's and stays untouched).
 __attribute__((naked, noinline)) static void swap_stacks(void** save, void* load) {
 #if defined(__x86_64__)
   asm volatile(

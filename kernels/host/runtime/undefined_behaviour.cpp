@@ -31,7 +31,9 @@ static void undefined(const void* record, const char* what) {
 
 extern "C" {
 
-void __ubsan_handle_shift_out_of_bounds(void* record, uint64_t, uint64_t) { undefined(record, "shift by the width or more"); }
+void __ubsan_handle_shift_out_of_bounds(void* record, uint64_t, uint64_t) {
+  undefined(record, "shift by the width or more");
+}
 void __ubsan_handle_add_overflow(void* record, uint64_t, uint64_t) { undefined(record, "signed overflow of +"); }
 void __ubsan_handle_sub_overflow(void* record, uint64_t, uint64_t) { undefined(record, "signed overflow of -"); }
 void __ubsan_handle_mul_overflow(void* record, uint64_t, uint64_t) { undefined(record, "signed overflow of *"); }
@@ -39,9 +41,10 @@ void __ubsan_handle_negate_overflow(void* record, uint64_t) { undefined(record, 
 void __ubsan_handle_float_cast_overflow(void* record, uint64_t) {
   undefined(record, "a float that the integer type cannot hold");
 }
-void __ubsan_handle_divrem_overflow(void* record, uint64_t, uint64_t) { impossible(record, "integer division by zero or overflow"); }
+void __ubsan_handle_divrem_overflow(void* record, uint64_t, uint64_t) {
+  impossible(record, "integer division by zero or overflow");
+}
 void __ubsan_handle_out_of_bounds(void* record, uint64_t) { impossible(record, "index outside an array"); }
 void __ubsan_handle_missing_return(void* record) { impossible(record, "function ends without a return value"); }
 void __ubsan_handle_builtin_unreachable(void* record) { impossible(record, "unreachable code is reached"); }
-
 }

@@ -245,7 +245,7 @@ def test_thread_attributes_in_a_ragged_grid() -> None:
     source = """
         uint3 g = thread_position_in_grid;
         uint at = (g.z * threads_per_grid.y + g.y) * threads_per_grid.x + g.x;
-        device uint* o = out + 14 * at;
+        device uint* o = out + 16 * at;
         o[0] = threadgroup_position_in_grid.x; o[1] = threadgroup_position_in_grid.y;
         o[2] = threadgroup_position_in_grid.z;
         o[3] = thread_position_in_threadgroup.x; o[4] = thread_position_in_threadgroup.y;
@@ -255,8 +255,10 @@ def test_thread_attributes_in_a_ragged_grid() -> None:
         o[11] = simdgroups_per_threadgroup * 10 + dispatch_simdgroups_per_threadgroup;
         o[12] = dispatch_threads_per_threadgroup.x * 10 + dispatch_threads_per_threadgroup.y;
         o[13] = grid_size.x + grid_origin.x + threads_per_simdgroup + thread_execution_width;
+        o[14] = quadgroups_per_threadgroup * 1000 + dispatch_quadgroups_per_threadgroup;
+        o[15] = quadgroup_index_in_threadgroup * 10 + thread_index_in_quadgroup;
     """
-    (out,), _ = run(source, {}, {"out": ((2, 10, 19, 14), mx.uint32)}, grid=(19, 10, 2), threadgroup=(8, 8, 4))
+    (out,), _ = run(source, {}, {"out": ((2, 10, 19, 16), mx.uint32)}, grid=(19, 10, 2), threadgroup=(8, 8, 4))
     seen = np.array(out)
     for z, y, x in np.ndindex(2, 10, 19):
         width, height = min(8, 19 - x // 8 * 8), min(8, 10 - y // 8 * 8)
@@ -264,6 +266,7 @@ def test_thread_attributes_in_a_ragged_grid() -> None:
         simdgroups = (width * height * 2 + 31) // 32
         expected = [x // 8, y // 8, 0, x % 8, y % 8, width, height, index, index % 32, index // 32]
         expected += [321, simdgroups * 10 + 4, 88, 19 + 64]
+        expected += [(width * height * 2 + 3) // 4 * 1000 + 32, index // 4 * 10 + index % 4]
         assert seen[z, y, x].tolist() == expected
 
 
@@ -444,6 +447,11 @@ def test_calls_that_mlx_refuses() -> None:
         kernel(inputs=[1.0, 2.0], threadgroup=(1, 1, 1), **call)
     with pytest.raises(ValueError, match=r"\(1056\) is greater than the maximum"):
         kernel(inputs=[1.0], threadgroup=(1056, 1, 1), **call)
+    with pytest.raises(ValueError, match="Invalid template argument"):
+        kernel(inputs=[1.0], threadgroup=(1, 1, 1), template=[("N", np.int64(3))], **call)
+    names = [f"x{n}" for n in range(31)]
+    with pytest.raises(ValueError, match="32 buffers, shapes and strides among them; Metal has 31"):
+        metal_kernel("case", names, ["out"], "out[0] = 1;")(inputs=[1.0] * 31, threadgroup=(1, 1, 1), **call)
 
 
 def test_names_that_mlx_puts_in_front() -> None:

@@ -1,4 +1,4 @@
-// Device, constant and threadgroup memory of a run, and the hooks that meter it.
+// Buffers of a run, in device and constant memory, and what is read and written of them.
 #pragma once
 
 #include "interface.h"
@@ -9,10 +9,5 @@ namespace host {
 void bind_buffers(Buffer* buffers, int count, void** arguments);
 // Writes outputs back, sums up the traffic, reports bytes of outputs that a completed run has not written.
 void unbind_buffers();
-
-// Poisons the threadgroup variables.
-void clear_threadgroup_memory();
-// Forgets the threadgroup variables of the last kernel.
-void reset_threadgroup_memory();
 
 }  // namespace host
