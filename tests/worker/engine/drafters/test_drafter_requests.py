@@ -108,11 +108,11 @@ class Watched(DraftModelDrafter):
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_5"])
 def test_a_text_may_go_on_past_the_draft_models_context(engine_for: EngineFor, family: str, mixed: bool) -> None:
     target = tiny_model("llama")
-    shape = Expansion(depth=4, beam=2, children=2, min_value=0.001)
+    chain = Expansion(depth=4, beam=1, children=1, min_value=1e-12)
     for name in ("greedy", "sampled"):
         case, context = ASKED[name], len(ASKED[name].prompt) + 10
         text = case.plain(target)
-        model = Watched(tiny_model(family, seed=9), "tree", vocabulary(family), context, shape)
+        model = Watched(tiny_model(family, seed=9), "tree", vocabulary(family), context, chain)
         model.drafts = []
         hinted = HintedDrafter(MixtureDrafter([SuffixDrafter(), model]) if mixed else model, {False: text, True: text})
         engine = engine_for(target, nodes=8, drafter=hinted)
