@@ -5,11 +5,21 @@ from __future__ import annotations
 import re
 
 _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+_DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.)*", re.MULTILINE | re.DOTALL)
 
 
 def blanked(source: str) -> str:
     """The source with comments and strings as spaces: same length, same lines."""
-    return _COMMENT_OR_STRING.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), source)
+    return _COMMENT_OR_STRING.sub(_spaces, source)
+
+
+def without_directives(clean: str) -> str:
+    """Blanked source with preprocessor lines as spaces too."""
+    return _DIRECTIVE.sub(_spaces, clean)
+
+
+def _spaces(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", match.group())
 
 
 def line_of(source: str, position: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from kernels.host.signature import KernelText, Role
-from kernels.host.text import blanked, line_of, matching, split_top_level
+from kernels.host.text import blanked, line_of, matching, split_top_level, without_directives
 
 _UINT3 = "uint3{{t->{0}.x, t->{0}.y, t->{0}.z}}"
 _QUADGROUPS = "((t->{0}.x * t->{0}.y * t->{0}.z + 3) / 4)"
@@ -91,7 +91,7 @@ def _entry(kernel: KernelText) -> str:
 
 def _threadgroup_storage(source: str) -> list[tuple[int, int]]:
     """Where storage in threadgroup memory is declared, from the keyword to the semicolon; pointers are not storage."""
-    clean = blanked(source)
+    clean = without_directives(blanked(source))
     found = []
     for match in re.finditer(r"\bthreadgroup\b", clean):
         before = clean[: match.start()].rstrip()

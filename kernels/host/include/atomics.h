@@ -38,7 +38,7 @@ template <class T> struct atomic {
   HOST_ATOMIC_UPDATE(SPACE, hook, atomic_exchange_explicit, operand)                                                  \
   HOST_ATOMIC_UPDATE(SPACE, hook, atomic_fetch_add_explicit, old + operand)                                           \
   HOST_ATOMIC_UPDATE(SPACE, hook, atomic_fetch_sub_explicit, old - operand)                                           \
-  HOST_ATOMIC_UPDATE(SPACE, hook, atomic_fetch_and_explicit, old & operand)                                             \
+  HOST_ATOMIC_UPDATE(SPACE, hook, atomic_fetch_and_explicit, old & operand)                                            \
   HOST_ATOMIC_UPDATE(SPACE, hook, atomic_fetch_or_explicit, old | operand)                                            \
   HOST_ATOMIC_UPDATE(SPACE, hook, atomic_fetch_xor_explicit, old ^ operand)                                           \
   HOST_ATOMIC_UPDATE(SPACE, hook, atomic_fetch_min_explicit, operand < old ? operand : old)                           \

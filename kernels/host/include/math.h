@@ -1,7 +1,7 @@
 // <metal_math>, <metal_common>, <metal_integer>, <metal_relational> and <metal_geometric>.
 //
-// Scalar functions are overloads, not templates: max(int, uint) is ambiguous here because it is in Metal. Half and bfloat
-// compute in float and round once. The host's libm is good to about one unit in the last place; a GPU is not.
+// Scalar functions are overloads, not templates: max(int, uint) is ambiguous here because it is in Metal. Half and
+// bfloat compute in float and round once. The host's libm is good to about one unit in the last place; a GPU is not.
 #pragma once
 
 #define HOST_FLOATS(M) M(float) M(half) M(bfloat)

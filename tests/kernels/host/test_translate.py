@@ -27,6 +27,10 @@ def body_of(source: str) -> str:
             "threadgroup atomic<uint> counts[256 /* bins */ * (B + 1)];",
             'auto& counts = host::threadgroup_variable<atomic<uint> [256 * (B + 1)], 0>("counts"); ',
         ),
+        (
+            "#if defined(A) && \\\n  defined(B)\nthreadgroup float t[4];\n#endif",
+            '#if defined(A) && \\\n  defined(B)\nauto& t = host::threadgroup_variable<float [4], 0>("t"); \n#endif',
+        ),
         ("threadgroup alignas(64) T tile[K];", 'auto& tile = host::threadgroup_variable<T [K], 0>("tile"); '),
         (
             "int a; threadgroup metal::vec<float, 2>\n  p;\nint b;",
