@@ -114,6 +114,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--files", nargs="+", default=list(FILES))
+    parser.add_argument("--kinds", nargs="+", default=["chat", "code", "copy"])
     parser.add_argument("--data-dir", type=Path, default=Path(".cache/bench"))
     parser.add_argument("--save", metavar="NAME", help="write bench/results/NAME.json")
     options = parser.parse_args()
@@ -126,6 +127,7 @@ def main() -> None:
     prompts = [
         Prompt(kind, request, prompt_tokens(request, engine.target.tokenizer))
         for kind, request in example_requests(tuple(options.files), temperature=0.0, max_tokens=options.max_tokens)
+        if kind in options.kinds
     ]
     for number in range(options.rounds):
         for place, prompt in enumerate(prompts):
