@@ -1,0 +1,60 @@
+"""The Metal variants: how `tensor.metal` and `simdgroup.metal` are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import mlx.core as mx
+
+from kernels.qmm.reference import Product
+
+Name = Literal["tensor", "simdgroup"]
+COLUMNS_PER_THREADGROUP = 32
+THREADS_PER_THREADGROUP = 128
+HEADERS: dict[Name, tuple[str, ...]] = {
+    "tensor": ("tensor_header.metal", "dequantise_header.metal"),
+    "simdgroup": ("dequantise_header.metal",),
+}
+
+
+def product(name: Name, factory: Callable[..., Any]) -> Product:
+    """The variant as a function of 1 to 32 rows of x.
+
+    factory: `mx.fast.metal_kernel`, or what takes its place. w needs 8 words or more (MLX hands smaller inputs over in
+    another address space) at an address that is a multiple of 16.
+    """
+    kernel = factory(
+        name=f"qmm_{name}",
+        input_names=["x", "w", "scales", "biases"],
+        output_names=["out"],
+        source=_text(f"{name}.metal"),
+        header="".join(map(_text, HEADERS[name])),
+    )
+
+    def run(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> mx.array:
+        rows, columns = x.shape[0], w.shape[0]
+        threadgroups = -(-columns // COLUMNS_PER_THREADGROUP)
+        out: list[mx.array] = kernel(
+            inputs=[x, w, scales, biases],
+            template=[("T", x.dtype), ("BITS", bits), ("GROUP", group_size), *_template_of_rows(name, rows)],
+            grid=(threadgroups * THREADS_PER_THREADGROUP, 1, 1),
+            threadgroup=(THREADS_PER_THREADGROUP, 1, 1),
+            output_shapes=[(rows, columns)],
+            output_dtypes=[x.dtype],
+        )
+        return out[0]
+
+    return run
+
+
+def _template_of_rows(name: Name, rows: int) -> list[tuple[str, int | bool]]:
+    """The template values that depend on the number of rows: 2 kernels for all numbers, or 8."""
+    if name == "tensor":
+        return [("ROWS", 16 if rows <= 16 else 32)]
+    return [("BLOCKS", -(-rows // 8)), ("RAGGED", rows % 8 != 0)]
+
+
+def _text(file: str) -> str:
+    return Path(__file__).with_name(file).read_text(encoding="ascii")
