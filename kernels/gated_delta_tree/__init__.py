@@ -1,0 +1,95 @@
+"""The gated delta rule over a draft tree: outputs of all nodes at once, and the state after the accepted path.
+
+Formulas: `reference`. Algorithms, bytes and flops: `outputs.metal` and `commit.metal`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import mlx.core as mx
+
+from kernels.gated_delta_tree.cuda import cuda_recurrence
+from kernels.gated_delta_tree.metal import metal_recurrence
+from kernels.gated_delta_tree.probe import complaint
+from kernels.gated_delta_tree.problem import (
+    KEY_WIDTHS,
+    NODES_AT_MOST,
+    VALUE_COLUMNS,
+    Configuration,
+    Recurrence,
+    check_rows,
+    configuration,
+)
+from kernels.gated_delta_tree.reference import reference
+from kernels.gated_delta_tree.tree import Tree
+from kernels.probing import Choice, UnavailableError, Variant, choose
+
+__all__ = ["Configuration", "Tree", "chosen", "configuration", "state_after", "tree_outputs"]
+
+
+def tree_outputs(
+    q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array, tree: Tree
+) -> mx.array:
+    """Outputs of the N nodes, [1, N, Hv, Dv] in the type of q, each from the state along its own path.
+
+    q, k: [1, N, Hk, Dk], each head serving Hv / Hk neighbouring value heads. v: [1, N, Hv, Dv]. beta: [1, N, Hv].
+    g: [1, N, Hv], or [1, N, Hv, Dk] with a gate per key channel; factors in [0, 1], not logarithms. Rows are bfloat16,
+    float16 or float32. state: [1, Hv, Dv, Dk] in float32, before the tree; not changed. Computed in float32.
+    Other widths than the kernels have, and trees of more than 32 nodes, go through the reference.
+    ValueError if shapes or types do not belong together. A kernel needs the state to begin at a multiple of 16 bytes,
+    as every array of its own does, and every slice along its first axes.
+    """
+    check_rows(k, v, g, beta, state, q)
+    if len(tree) != k.shape[1]:
+        raise ValueError(f"the tree has {len(tree)} nodes and k {k.shape[1]} rows")
+    run = chosen(configuration(k, v, g, beta, q)).run if len(tree) <= NODES_AT_MOST else reference()
+    return run.outputs(q, k, v, g, beta, state, tree)
+
+
+def state_after(k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array, path: mx.array) -> mx.array:
+    """The state [1, Hv, Dv, Dk] after the tokens of `path`; other arguments as in `tree_outputs`.
+
+    path: [T] int32, rows of k, v, g and beta in the order of the tokens. They are not checked to be rows that exist.
+    """
+    check_rows(k, v, g, beta, state, k)
+    if path.ndim != 1 or path.dtype != mx.int32:
+        raise ValueError(f"path is {path.dtype} {path.shape}; int32 [T] is needed")
+    return chosen(configuration(k, v, g, beta, k)).run.commit(k, v, g, beta, state, path)
+
+
+def chosen(problem: Configuration) -> Choice[Recurrence]:
+    """What this process runs on the default device, found out at the first call for these widths and types."""
+    return _chosen(problem, mx.default_device() == mx.gpu)
+
+
+@cache
+def _chosen(problem: Configuration, on_gpu: bool) -> Choice[Recurrence]:
+    def metal() -> Recurrence:
+        _need(on_gpu and mx.metal.is_available(), "MLX does not compute on Metal here")
+        _need_widths(problem)
+        return metal_recurrence(mx.fast.metal_kernel)
+
+    def cuda() -> Recurrence:
+        _need(on_gpu and mx.cuda.is_available(), "MLX does not compute on CUDA here")
+        _need_widths(problem)
+        return cuda_recurrence(mx.fast.cuda_kernel)
+
+    return choose(
+        [Variant("metal", metal), Variant("cuda", cuda)],
+        lambda run: complaint(run, problem),
+        Variant("reference", reference),
+    )
+
+
+def _need_widths(problem: Configuration) -> None:
+    _need(problem.key_width in KEY_WIDTHS, f"keys are {problem.key_width} wide; the kernel has {KEY_WIDTHS}")
+    _need(
+        problem.value_width % VALUE_COLUMNS == 0,
+        f"values are {problem.value_width} wide; the kernel needs a multiple of {VALUE_COLUMNS}",
+    )
+
+
+def _need(condition: bool, reason: str) -> None:
+    if not condition:
+        raise UnavailableError(reason)

@@ -1,0 +1,66 @@
+// The state after the accepted path of a tree, by the gated delta rule, in one pass.
+//
+// For one head and one token after another: S = g S + d k^T with d = beta (v - g S k); g per key channel where the
+// family has it so. The rule is the one that a token by token decoding follows, in its order.
+//
+// A simdgroup holds 4 value columns of a head, its lanes Dk / 32 key channels of each, in registers from the first
+// token to the last; so a column's sum over the key channels is one simd_sum, and four of them are under way at once.
+// Columns know nothing of each other: there is neither threadgroup memory nor a barrier.
+//
+// Bytes: the state is read once and written once, 8 Hv Dv Dk; k (and g) of the path once per 4 columns, from caches.
+// Flops: 5 T Hv Dv Dk for T tokens.
+//
+// Template: Dk is 64, 128 or 256; by_channel says that g is [1, N, Hv, Dk] and not [1, N, Hv].
+// Grid: (8 * Dv, Hv, 1) threads in groups of (128, 1, 1): 16 columns a group.
+    constexpr int columns = 4;
+    constexpr int channels = Dk / 32;
+
+    const int lane = int(thread_index_in_simdgroup);
+    const int tokens = int(path_shape[0]);
+    const int key_heads = int(k_shape[2]);
+    const int heads = int(v_shape[2]);
+    const int width = int(v_shape[3]);
+    const int head = int(threadgroup_position_in_grid.y);
+    const int key_head = head / (heads / key_heads);
+    const int column = (int(threadgroup_position_in_grid.x) * 4 + int(simdgroup_index_in_threadgroup)) * columns;
+    const size_t rows = (size_t(head) * width + column) * Dk + lane;
+
+    float memory[columns][channels];
+#pragma unroll
+    for (int i = 0; i < columns; ++i) {
+#pragma unroll
+        for (int c = 0; c < channels; ++c) memory[i][c] = state[rows + i * Dk + c * 32];
+    }
+    for (int token = 0; token < tokens; ++token) {
+        const int node = path[token];
+        const float strength = float(beta[node * heads + head]);
+        float key[channels];
+        float found[columns];
+#pragma unroll
+        for (int i = 0; i < columns; ++i) found[i] = 0.0f;
+#pragma unroll
+        for (int c = 0; c < channels; ++c) {
+            key[c] = float(k[(node * key_heads + key_head) * Dk + c * 32 + lane]);
+            const int at = by_channel ? (node * heads + head) * Dk + c * 32 + lane : node * heads + head;
+            const float gate = float(g[at]);
+#pragma unroll
+            for (int i = 0; i < columns; ++i) {
+                memory[i][c] *= gate;
+                found[i] += memory[i][c] * key[c];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < columns; ++i) found[i] = simd_sum(found[i]);
+#pragma unroll
+        for (int i = 0; i < columns; ++i) {
+            const float value = float(v[(size_t(node) * heads + head) * width + column + i]);
+            const float write = strength * (value - found[i]);
+#pragma unroll
+            for (int c = 0; c < channels; ++c) memory[i][c] += write * key[c];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < columns; ++i) {
+#pragma unroll
+        for (int c = 0; c < channels; ++c) after[rows + i * Dk + c * 32] = memory[i][c];
+    }

@@ -1,0 +1,48 @@
+"""The CUDA variant: `outputs.cu` and `commit.cu`, the algorithms of the Metal files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from kernels.gated_delta_tree.call import COMMIT_INPUTS, OUTPUTS_INPUTS, Kernel, recurrence
+from kernels.gated_delta_tree.problem import Recurrence
+
+
+def cuda_recurrence(factory: Callable[..., Any]) -> Recurrence:
+    """factory: `mx.fast.cuda_kernel`, or what takes its place."""
+    return recurrence(
+        outputs=_kernel(factory, "outputs", OUTPUTS_INPUTS, "y"),
+        commit=_kernel(factory, "commit", COMMIT_INPUTS, "after"),
+    )
+
+
+def _kernel(factory: Callable[..., Any], name: str, input_names: Sequence[str], output_name: str) -> Kernel:
+    """A kernel that has its text and its inputs' types in its name.
+
+    MLX finds compiled CUDA kernels, on disk too, by name and template values alone, so two texts or two lists of types
+    must not share a name.
+    """
+    source = (Path(__file__).parent / f"{name}.cu").read_text(encoding="ascii")
+    digest = sha256(source.encode()).hexdigest()[:12]
+
+    @cache
+    def typed(types: tuple[mx.Dtype, ...]) -> Kernel:
+        tags = "_".join(str(dtype).removeprefix("mlx.core.") for dtype in types)
+        kernel: Kernel = factory(
+            name=f"gated_delta_tree_{name}_{digest}_{tags}",
+            input_names=list(input_names),
+            output_names=[output_name],
+            source=source,
+        )
+        return kernel
+
+    def run(*, inputs: Sequence[mx.array], **call: Any) -> Any:
+        return typed(tuple(array.dtype for array in inputs))(inputs=inputs, **call)
+
+    return run
