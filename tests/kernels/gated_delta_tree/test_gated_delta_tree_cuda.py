@@ -1,0 +1,84 @@
+"""The CUDA texts without a GPU: their words exchanged for Metal's, they run on the host too.
+
+That shows the arithmetic, the indices and the barriers, not that NVRTC takes the texts.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from gated_delta_tree_cases import (
+    Case,
+    as_float64,
+    expected_outputs,
+    expected_state,
+    path_to,
+    random_parents,
+)
+
+from kernels.gated_delta_tree import Tree
+from kernels.gated_delta_tree.cuda import cuda_recurrence
+from kernels.host import Defect, RunOptions, metal_kernel, running
+
+METAL_WORDS = {
+    r"__shared__": "threadgroup",
+    r"__syncthreads\(\)": "threadgroup_barrier(mem_flags::mem_threadgroup)",
+    r"__shfl_xor_sync\(0xffffffffu, ": "simd_shuffle_xor(",
+    r"int\(threadIdx\.x\)": "int(thread_position_in_threadgroup.x)",
+    r"blockIdx": "threadgroup_position_in_grid",
+    r"    float\* (\w+) = reinterpret_cast<float\*>": r"    threadgroup float* \1 = (threadgroup float*)",
+    r"const float4\* row = reinterpret_cast<const float4\*>": "const device float4* row = (const device float4*)",
+}
+# The static checks read Metal, to which the lambdas of these texts are foreign.
+OPTIONS = RunOptions(static_checks=False)
+CASES = {
+    "two groups of columns, bfloat16": Case(random_parents(12, 1), 128, 64, 1, 2, rows=mx.bfloat16),
+    "32 nodes, a gate per channel": Case(random_parents(32, 2), 64, 32, 2, 2, by_channel=True),
+    "chain, float16": Case(tuple(range(-1, 16)), 256, 32, by_channel=True, rows=mx.float16),
+}
+
+
+def in_metal_words(*, source: str, **rest: Any) -> Any:
+    for word, metal_word in METAL_WORDS.items():
+        source = re.sub(word, metal_word, source)
+    return metal_kernel(source=source, **rest)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_both_operations_follow_the_recurrence(case: Case) -> None:
+    arguments = case.arguments()
+    q, rest = arguments["q"], [arguments[name] for name in ("k", "v", "g", "beta", "state")]
+    path = path_to(case.parents, len(case.parents) - 1)
+    run = cuda_recurrence(in_metal_words)
+    with running(OPTIONS) as reports:
+        y = run.outputs(q, *rest, Tree(case.parents))
+        after = run.commit(*rest, mx.array(path, dtype=mx.int32))
+    rounding = {mx.float32: 0.0, mx.float16: 2.0**-11, mx.bfloat16: 2.0**-8}[case.rows]
+    np.testing.assert_allclose(as_float64(y), expected_outputs(arguments, case.parents), rtol=rounding, atol=1e-5)
+    np.testing.assert_allclose(as_float64(after), expected_state(arguments, path), rtol=0, atol=5e-6)
+    assert [report.traffic["state"].most_reads for report in reports] == [1, 1]
+    assert reports[0].threadgroup_bytes == 2 * 8 * 4 * (case.key_width + 32)
+
+
+@pytest.mark.parametrize("barrier", [0, 1], ids=["before a chunk is filled", "after it is filled"])
+def test_no_barrier_can_go(barrier: int) -> None:
+    def without(*, name: str, source: str, **rest: Any) -> Any:
+        parts = source.split("__syncthreads();")
+        if "outputs" in name:
+            assert len(parts) == 3
+            kept = ["__syncthreads();"] * 2
+            kept[barrier] = ""
+            source = parts[0] + kept[0] + parts[1] + kept[1] + parts[2]
+        return in_metal_words(name=name, source=source, **rest)
+
+    case = CASES["two groups of columns, bfloat16"]
+    arguments = case.arguments()
+    with running(RunOptions(static_checks=False, raise_on_findings=False)) as reports:
+        cuda_recurrence(without).outputs(
+            *(arguments[name] for name in ("q", "k", "v", "g", "beta", "state")), Tree(case.parents)
+        )
+    assert Defect.RACE in reports[0].defects
