@@ -1,0 +1,56 @@
+"""Which variant this machine runs for a dtype."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import mlx.core as mx
+
+from kernels.probing import Choice, UnavailableError, Variant, choose
+from kernels.sample.cuda import cuda_sample
+from kernels.sample.draws import Draw
+from kernels.sample.metal import metal_sample
+from kernels.sample.one_threadgroup_per_row import Sample
+from kernels.sample.reference import reference_sample
+
+VOCABULARY = 3001
+TOP = 5
+DRAWS = (
+    Draw(),
+    Draw(temperature=1.0, seed=7, position=3),
+    Draw(temperature=0.7, top_p=0.9, seed=2**63 + 1, position=40),
+    Draw(temperature=1.3, top_p=0.8, top_k=40, min_p=0.01, seed=11, position=2**31),
+    Draw(temperature=0.9, top_k=12, seed=3, position=5),
+)
+
+
+@cache
+def chosen(dtype: mx.Dtype) -> Choice[Sample]:
+    """Found out once in a process, on the current default device."""
+    return choose(
+        [Variant("metal", _metal), Variant("cuda", _cuda)],
+        lambda run: complaint(run, dtype),
+        Variant("reference", lambda: reference_sample),
+    )
+
+
+def complaint(run: Sample, dtype: mx.Dtype) -> str | None:
+    """What is wrong with a variant's draws of random rows full of ties, none of which needs the host."""
+    logits = mx.round(mx.random.normal((len(DRAWS), VOCABULARY), key=mx.random.key(1)) * 24).astype(dtype) / 8
+    found, expected = run(logits, DRAWS, TOP), reference_sample(logits, DRAWS, TOP)
+    for what in ("needs_host", "tokens", "logprobs", "top_tokens", "top_logprobs"):
+        if not mx.array_equal(getattr(found, what), getattr(expected, what)).item():
+            return f"{what} differ from the reference's in {dtype}"
+    return None
+
+
+def _metal() -> Sample:
+    if not (mx.metal.is_available() and mx.default_device() == mx.gpu):
+        raise UnavailableError("Metal is not the default device here")
+    return metal_sample(mx.fast.metal_kernel)
+
+
+def _cuda() -> Sample:
+    if not (mx.cuda.is_available() and mx.default_device() == mx.gpu):
+        raise UnavailableError("CUDA is not the default device here")
+    return cuda_sample(mx.fast.cuda_kernel)

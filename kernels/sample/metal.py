@@ -1,0 +1,14 @@
+"""The Metal variant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kernels.sample.one_threadgroup_per_row import Sample, one_threadgroup_per_row
+from kernels.sample.source import source
+
+
+def metal_sample(factory: Callable[..., Any]) -> Sample:
+    """factory: `mx.fast.metal_kernel`, or `kernels.host.metal_kernel`, which runs the same text anywhere."""
+    return one_threadgroup_per_row(factory, source("metal.metal"), source("metal_header.metal"))
