@@ -1,0 +1,34 @@
+// Puts the spans of each row together: with M the largest of the spans' highest scores (and of the sink),
+// out = sum_s 2^(highest_s - M) partial_s / (sum_s 2^(highest_s - M) total_s + 2^(sink - M)).
+//
+// One simdgroup a row, lane = elements of the head. Bytes: every partial sum once; flops: 2 * splits * D a row.
+const int lane = int(thread_index_in_simdgroup), row = int(threadgroup_position_in_grid.x);
+const int splits = problem[0], nodes = problem[1];
+const float sink = SINKS ? sinks[row / nodes] * M_LOG2E_F : -FLT_MAX;
+
+float peak = sink;
+for (int part = lane; part < splits; part += 32) peak = max(peak, extremes[(int64_t(row) * splits + part) * 2]);
+peak = simd_max(peak);
+
+float total = 0.0f;
+for (int part = lane; part < splits; part += 32) {
+  const int64_t at = (int64_t(row) * splits + part) * 2;
+  total += fast::exp2(extremes[at] - peak) * extremes[at + 1];
+}
+total = simd_sum(total);
+if (SINKS) total += fast::exp2(sink - peak);
+
+float sums[(D + 31) / 32];
+for (int i = 0; i < (D + 31) / 32; ++i) sums[i] = 0.0f;
+for (int part = 0; part < splits; ++part) {
+  const int64_t at = int64_t(row) * splits + part;
+  const float share = fast::exp2(extremes[at * 2] - peak) / total;
+  for (int i = 0; i < (D + 31) / 32; ++i) {
+    const int element = lane + 32 * i;
+    if (D % 32 == 0 || element < D) sums[i] += share * partial[at * D + element];
+  }
+}
+for (int i = 0; i < (D + 31) / 32; ++i) {
+  const int element = lane + 32 * i;
+  if (D % 32 == 0 || element < D) out[int64_t(row) * D + element] = T(sums[i]);
+}
