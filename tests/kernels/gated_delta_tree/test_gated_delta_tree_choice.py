@@ -21,6 +21,8 @@ from kernels.gated_delta_tree.problem import Recurrence
 from kernels.gated_delta_tree.reference import reference
 
 FLOATS = (mx.float32,) * 5
+# A millionth of the largest values, about 30: devices add in different orders.
+OF_SUMS = 3e-5
 
 
 @pytest.mark.parametrize("by_channel", [False, True], ids=["gate per head", "gate per channel"])
@@ -30,10 +32,10 @@ def test_the_public_functions_follow_the_recurrence(nodes: int, by_channel: bool
     arguments = case.arguments()
     path = path_to(case.parents, nodes - 1)
     y = tree_outputs(**arguments, tree=Tree(case.parents))
-    np.testing.assert_allclose(as_float64(y), expected_outputs(arguments, case.parents), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(as_float64(y), expected_outputs(arguments, case.parents), rtol=0, atol=OF_SUMS)
     del arguments["q"]
     after = state_after(**arguments, path=mx.array(path, dtype=mx.int32))
-    np.testing.assert_allclose(as_float64(after), expected_state(arguments, path), rtol=0, atol=5e-6)
+    np.testing.assert_allclose(as_float64(after), expected_state(arguments, path), rtol=0, atol=OF_SUMS)
 
 
 @pytest.mark.skipif(mx.default_device() == mx.gpu, reason="states what a machine without a GPU says")
