@@ -66,6 +66,18 @@ def test_every_kind_of_row_under_every_filter(kind: int) -> None:
     assert_engine_agrees(drawn, logits, draws, 0)
 
 
+def test_the_largest_vocabulary() -> None:
+    """Two values only, and a tie that top-k cuts far from the start."""
+    row = np.zeros((2, 2**18), dtype=np.float32)
+    row[:, -5:] = 3
+    draws = [Draw(temperature=1.0, top_k=200_000, seed=1), Draw(temperature=1.0, top_p=0.9, seed=2, position=1)]
+    logits = mx.array(row).astype(mx.float16)
+    drawn, _ = drawn_by(logits, draws, 7, RunOptions(metered=False))
+    assert drawn.top_tokens.tolist() == [[*range(2**18 - 5, 2**18), 0, 1]] * 2
+    assert not drawn.needs_host.any().item()
+    assert_engine_agrees(drawn, logits, draws, 7)
+
+
 def test_results_are_the_same_bits_in_every_schedule_and_at_any_alignment() -> None:
     draws = [DRAWS[2], DRAWS[7], LONG_TIES]
     logits = rows_of(3, 517, mx.float32, first=2)
