@@ -20,6 +20,7 @@ PROBLEMS = [
     Problem(8, 32, 96, 32, 8, mx.float16),
     Problem(11, 33, 640, 128, 4, mx.float16),
     Problem(16, 64, 192, 64, 4, mx.bfloat16),
+    Problem(16, 256, 1024, 64, 4, mx.bfloat16),
     Problem(21, 32, 256, 128, 8, mx.bfloat16),
     Problem(24, 7, 96, 32, 4, mx.float32),
     Problem(31, 40, 128, 64, 8, mx.float32),
