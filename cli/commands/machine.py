@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from api.errors import ExitCode
@@ -35,11 +37,27 @@ def config(model: Model = None, redis: RedisUrl = None, data_dir: DataDir = None
     typer.echo(f"file: {path}" if path.is_file() else f"file: {path}, which does not exist", err=True)
 
 
-def doctor(model: Model = None, redis: RedisUrl = None, data_dir: DataDir = None) -> None:
-    """Check what running needs: storage, ledger, Redis, MLX, the model. Exits with 1 when something is missing."""
+def doctor(
+    model: Model = None,
+    redis: RedisUrl = None,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Compile, check and time the kernels instead: on a Mac, some minutes.")
+    ] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Check what running needs: storage, ledger, Redis, MLX, the model. Exits with 1 when something is missing.
+
+    With --kernels: for each kernel and configuration, which variant runs on this machine, why not those before it,
+    and its time for 16 rows beside that of MLX's own operations, where it is not these that run.
+    """
     from cli.diagnosis import checks
     from cli.output import emit
 
+    if kernels:
+        from cli.kernel_view import show_kernels
+
+        show_kernels()
+        return
     rows = checks(Workspace(data_dir=data_dir, redis=redis, model=model))
     emit(rows, {"check": "check", "state": "state", "found": "found"})
     if any(row["state"] == "missing" for row in rows):

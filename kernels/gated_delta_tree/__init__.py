@@ -25,7 +25,7 @@ from kernels.gated_delta_tree.reference import reference
 from kernels.gated_delta_tree.tree import Tree
 from kernels.probing import Choice, UnavailableError, Variant, choose
 
-__all__ = ["Configuration", "Tree", "chosen", "configuration", "state_after", "tree_outputs"]
+__all__ = ["Configuration", "Tree", "chosen", "configuration", "reference", "state_after", "tree_outputs"]
 
 
 def tree_outputs(

@@ -11,9 +11,9 @@ import mlx.core as mx
 
 from kernels.probing import Choice
 from kernels.qmm import variants
-from kernels.qmm.reference import Product
+from kernels.qmm.reference import Product, reference
 
-__all__ = ["MOST_ROWS", "choice", "quantized_matmul"]
+__all__ = ["BITS", "GROUP_SIZES", "MOST_ROWS", "chosen", "quantized_matmul", "reference"]
 
 MOST_ROWS = 32
 BITS = (4, 8)
@@ -31,7 +31,7 @@ def quantized_matmul(
     mode affine, bits 4 or 8, group_size 32, 64 or 128; N needs no divisor. The result is [..., M, N] in the common
     dtype of x and scales. Kernels round dequantise(w) to that dtype, sum in float32 and round once more.
 
-    Up to 32 rows (all of x's dimensions but the last together) go to the kernel of this machine (`choice`), more to
+    Up to 32 rows (all of x's dimensions but the last together) go to the kernel of this machine (`chosen`), more to
     `mx.quantized_matmul`. Make sure that w is contiguous, else MLX copies it each time. ValueError for anything else.
     """
     _check(x, w, scales, biases, group_size, bits)
@@ -41,14 +41,14 @@ def quantized_matmul(
         return mx.zeros((*x.shape[:-1], w.shape[0]), dtype)
     if rows > MOST_ROWS or w.size < LEAST_WORDS:
         return mx.quantized_matmul(x, w, scales, biases, transpose=True, group_size=group_size, bits=bits)
-    run = choice(dtype, group_size=group_size, bits=bits).run
+    run = chosen(dtype, group_size=group_size, bits=bits).run
     out = run(x.reshape(rows, depth).astype(dtype), w, scales, biases, group_size, bits)
     return out.reshape(*x.shape[:-1], w.shape[0])
 
 
-def choice(dtype: mx.Dtype, *, group_size: int, bits: int) -> Choice[Product]:
+def chosen(dtype: mx.Dtype, *, group_size: int, bits: int) -> Choice[Product]:
     """The variant that this machine uses for x of `dtype`, and why not those before it; the first call probes."""
-    return variants.choice(mx.default_device().type, dtype, group_size, bits)
+    return variants.chosen(mx.default_device().type, dtype, group_size, bits)
 
 
 def _check(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> None:

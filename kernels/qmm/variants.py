@@ -18,7 +18,7 @@ PROBED_GROUPS = 5
 
 
 @cache
-def choice(device: mx.DeviceType, dtype: mx.Dtype, group_size: int, bits: int) -> Choice[Product]:
+def chosen(device: mx.DeviceType, dtype: mx.Dtype, group_size: int, bits: int) -> Choice[Product]:
     """Found out once per process and configuration. device: the type of `mx.default_device()`."""
     variants = [
         Variant("tensor", partial(_metal, "tensor", device)),

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from kernels.sample.choice import chosen
-from kernels.sample.draws import Draw, Drawn, check_arguments
+from kernels.sample.draws import DTYPES, Draw, Drawn, check_arguments
+from kernels.sample.reference import reference_sample
 
-__all__ = ["Draw", "Drawn", "chosen", "sample"]
+__all__ = ["DTYPES", "Draw", "Drawn", "chosen", "reference_sample", "sample"]
 
 
 def sample(logits: mx.array, draws: Sequence[Draw], top: int = 0) -> Drawn:

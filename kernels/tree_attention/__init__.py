@@ -8,7 +8,7 @@ from kernels.tree_attention.choice import chosen
 from kernels.tree_attention.problem import DTYPES, HEAD_SIZES, MOST_NODES, check, has_kernel
 from kernels.tree_attention.reference import reference
 
-__all__ = ["DTYPES", "HEAD_SIZES", "MOST_NODES", "chosen", "tree_attention"]
+__all__ = ["DTYPES", "HEAD_SIZES", "MOST_NODES", "chosen", "reference", "tree_attention"]
 
 
 def tree_attention(

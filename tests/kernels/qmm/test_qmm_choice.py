@@ -24,7 +24,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         shapes.append(x.shape)
         return reference(x, *rest)
 
-    monkeypatch.setattr(qmm, "choice", lambda dtype, **_: Choice("recorded", run))
+    monkeypatch.setattr(qmm, "chosen", lambda dtype, **_: Choice("recorded", run))
     return shapes
 
 
@@ -98,7 +98,7 @@ def test_the_probe_passes_the_variants_and_refuses_a_wrong_product(name: Name) -
 
 
 def test_on_the_cpu_the_reference_is_used_and_the_others_are_explained() -> None:
-    chosen = variants.choice(mx.DeviceType.cpu, mx.bfloat16, 64, 4)
+    chosen = variants.chosen(mx.DeviceType.cpu, mx.bfloat16, 64, 4)
     assert chosen.name == "reference"
     assert chosen.run is reference
     assert set(chosen.refused) >= {"tensor", "simdgroup"}
