@@ -1,7 +1,8 @@
 """What the kernels do on this machine: which variant runs, why not those before it, and its time beside the stock path.
 
-Every configuration is compiled and compared with its reference (see `kernels.probing`); where something else than the
-reference is chosen, both are timed on a problem of the size that a verification pass has.
+Of every configuration the first variant that compiles and agrees with its reference is found (see `kernels.probing`);
+where that is not the reference itself, both are timed on a problem of the size that a verification pass has. A time is
+that of one call by itself, its launch included.
 """
 
 from __future__ import annotations
@@ -52,11 +53,16 @@ def check_kernels(problems: Iterable[Problem] | None = None) -> Iterator[KernelC
     """The check of each problem, by default of all configurations that the kernels have, as soon as it is there."""
     for problem in known_problems() if problems is None else problems:
         choice = problem.chosen()
+        variant, refused = choice.name, dict(choice.refused)
         own = stock = None
-        if choice.name != REFERENCE:
+        if variant != REFERENCE:
             arguments = problem.arguments()
-            own, stock = (_milliseconds(partial(run, *arguments)) for run in (choice.run, problem.reference))
-        yield KernelCheck(problem.kernel, problem.configuration, choice.name, dict(choice.refused), own, stock)
+            try:
+                own, stock = (_milliseconds(partial(run, *arguments)) for run in (choice.run, problem.reference))
+            except (RuntimeError, ValueError) as error:
+                refused[variant] = f"passed its check, and then failed at a larger size: {' '.join(str(error).split())}"
+                variant = REFERENCE
+        yield KernelCheck(problem.kernel, problem.configuration, variant, refused, own, stock)
 
 
 def known_problems() -> Iterator[Problem]:
@@ -135,8 +141,15 @@ def _draw(dtype: mx.Dtype) -> Problem:
         draws = [sample.Draw(temperature=0.7, top_p=0.9, seed=1, position=row) for row in range(ROWS)]
         return logits, draws, 0
 
+    def arrays_of(run: Callable[..., sample.Drawn]) -> Callable[..., list[mx.array]]:
+        return lambda *given: list(vars(run(*given)).values())
+
+    def chosen() -> Choice[Any]:
+        choice = sample.chosen(dtype)
+        return Choice(choice.name, arrays_of(choice.run), choice.refused)
+
     name = str(dtype).removeprefix("mlx.core.")
-    return Problem("sample", name, partial(sample.chosen, dtype), arguments, sample.reference_sample)
+    return Problem("sample", name, chosen, arguments, arrays_of(sample.reference_sample))
 
 
 def _milliseconds(run: Callable[[], Any]) -> float:

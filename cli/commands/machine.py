@@ -41,7 +41,7 @@ def doctor(
     model: Model = None,
     redis: RedisUrl = None,
     kernels: Annotated[
-        bool, typer.Option("--kernels", help="Compile, check and time the kernels instead: on a Mac, some minutes.")
+        bool, typer.Option("--kernels", help="Compile, check and time the kernels instead.")
     ] = False,
     data_dir: DataDir = None,
 ) -> None:

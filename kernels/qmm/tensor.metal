@@ -24,9 +24,10 @@ if (column >= N && simdgroup < groups) {  // simdgroups without a group store th
     for (int k = 0; k < DEPTH; ++k) tile[k * COLUMNS + lane] = T(0.0f);
 }
 
-// Extents and indices of tensors go from the inner to the outer dimension: columns, rows.
+// Extents and indices of tensors go from the inner to the outer dimension: columns, rows. matmul2d compares element
+// types without their address space but with their const, so x is cast to what is only read all the same.
 typedef metal::dextents<int, 2> Extents;
-typedef metal::tensor<device const T, Extents, metal::tensor_inline> Left;
+typedef metal::tensor<device T, Extents, metal::tensor_inline> Left;
 typedef metal::tensor<threadgroup T, Extents, metal::tensor_inline> Right;
 typedef metal::tensor<threadgroup float, Extents, metal::tensor_inline> Sums;
 constexpr auto descriptor = mpp::tensor_ops::matmul2d_descriptor(
@@ -51,7 +52,7 @@ for (int group = simdgroup; group < groups; group += SIMDGROUPS) {
             dequantise_column<T, BITS>(packed, scale, bias, tile + lane, COLUMNS);
         }
         simdgroup_barrier(mem_flags::mem_threadgroup);
-        Left left(x + k, Extents(DEPTH, rows), metal::array<int, 2>{1, K});
+        Left left((device T*)x + k, Extents(DEPTH, rows), metal::array<int, 2>{1, K});
         multiply.run(left, right, sums);
         simdgroup_barrier(mem_flags::mem_threadgroup);
     }

@@ -12,7 +12,7 @@ from kernels.qmm.metal import Name, product
 from kernels.qmm.reference import Product, reference
 
 TOLERANCE = 0.02  # of the largest value; the reference does not round weights, a wrong layout is off by about 1
-PROBED_ROWS = (5, 29)
+PROBED_ROWS = (1, 8, 11, 16, 21, 24, 29, 32)  # each number of row blocks, whole and ragged
 PROBED_COLUMNS = 40
 PROBED_GROUPS = 5
 

@@ -40,6 +40,25 @@ def test_a_kernel_that_runs_is_timed_beside_the_stock_path() -> None:
     assert own == stock == [3] * 6
 
 
+def test_a_kernel_that_fails_at_a_larger_size_is_told_and_the_others_still_come() -> None:
+    def failing(x: mx.array) -> mx.array:
+        raise RuntimeError("no\npipeline")
+
+    first = problem(Choice("metal", failing, {}), doubled)
+    second = problem(Choice("metal", doubled, {}), doubled)
+    checks = list(check_kernels([first, second]))
+    assert [check.variant for check in checks] == [REFERENCE, "metal"]
+    assert checks[0].refused == {"metal": "passed its check, and then failed at a larger size: no pipeline"}
+
+
+def test_a_draw_is_timed_until_its_arrays_are_there() -> None:
+    draw = next(known for known in known_problems() if known.kernel == "sample")
+    logits, draws, top = draw.arguments()
+    drawn = draw.reference(logits[:, :50], draws, top)
+    assert all(isinstance(array, mx.array) for array in drawn)
+    assert drawn[0].shape == (len(draws),)
+
+
 def test_where_the_reference_runs_there_is_nothing_to_time() -> None:
     calls = list[int]()
     (check,) = check_kernels([problem(Choice(REFERENCE, counting(calls), {}), doubled)])
