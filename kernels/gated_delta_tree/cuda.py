@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import mlx.core as mx
 
 from kernels.gated_delta_tree.call import COMMIT_INPUTS, OUTPUTS_INPUTS, Kernel, recurrence
 from kernels.gated_delta_tree.problem import Recurrence
+from kernels.naming import named
 
 
 def cuda_recurrence(factory: Callable[..., Any]) -> Recurrence:
@@ -23,19 +23,14 @@ def cuda_recurrence(factory: Callable[..., Any]) -> Recurrence:
 
 
 def _kernel(factory: Callable[..., Any], name: str, input_names: Sequence[str], output_name: str) -> Kernel:
-    """A kernel that has its text and its inputs' types in its name.
-
-    MLX finds compiled CUDA kernels, on disk too, by name and template values alone, so two texts or two lists of types
-    must not share a name.
-    """
+    """A kernel that has its text and its inputs' types in its name: MLX looks at neither (see `named`)."""
     source = (Path(__file__).parent / f"{name}.cu").read_text(encoding="ascii")
-    digest = sha256(source.encode()).hexdigest()[:12]
 
     @cache
     def typed(types: tuple[mx.Dtype, ...]) -> Kernel:
         tags = "_".join(str(dtype).removeprefix("mlx.core.") for dtype in types)
         kernel: Kernel = factory(
-            name=f"gated_delta_tree_{name}_{digest}_{tags}",
+            name=f"{named(f'gated_delta_tree_{name}', source)}_{tags}",
             input_names=list(input_names),
             output_names=[output_name],
             source=source,

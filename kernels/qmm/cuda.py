@@ -11,6 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from kernels.naming import named
 from kernels.qmm.reference import Product
 
 DTYPES = (mx.bfloat16, mx.float16)
@@ -103,13 +104,14 @@ def product(factory: Callable[..., Any], planner: Planner = plan) -> Product:
 
     @cache
     def kernel(split: int, warps: int, shared_bytes: int) -> Any:
+        source, header = _text("cuda.cu"), _text("cuda_header.cu")
         # MLX raises the limit of shared memory once per name: other sizes need other names.
         return factory(
-            name=f"qmm_{split}_{warps}_{shared_bytes}",
+            name=named(f"qmm_{split}_{warps}_{shared_bytes}", header, source),
             input_names=["x", "w", "scales", "biases"],
             output_names=["y"],
-            source=_text("cuda.cu"),
-            header=f"#define QMM_SPLIT {split}\n#define QMM_WARPS {warps}\n" + _text("cuda_header.cu"),
+            source=source,
+            header=f"#define QMM_SPLIT {split}\n#define QMM_WARPS {warps}\n" + header,
             shared_memory=shared_bytes,
         )
 

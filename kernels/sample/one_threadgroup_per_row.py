@@ -7,6 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from kernels.naming import named
 from kernels.sample.draws import Draw, Drawn, normalisers, parameters, scales
 
 THREADS = 512
@@ -18,7 +19,7 @@ Sample = Callable[[mx.array, Sequence[Draw], int], Drawn]
 
 def one_threadgroup_per_row(factory: Callable[..., Any], body: str, header: str) -> Sample:
     kernel = factory(
-        name="cidermill_sample",
+        name=named("sample", header, body),
         input_names=list(INPUTS),
         output_names=list(OUTPUTS),
         source=body,

@@ -7,6 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from kernels.naming import named
 from kernels.tree_attention.plan import SIMDGROUPS, plan
 from kernels.tree_attention.problem import TreeAttention
 
@@ -22,7 +23,7 @@ def two_passes(
 ) -> TreeAttention:
     """split, merge, header: texts. The caches are read in their own strides, never copied."""
     over_spans = factory(
-        name="tree_attention_split",
+        name=named("tree_attention_split", header, split),
         input_names=list(SPLIT_INPUTS),
         output_names=list(SPLIT_OUTPUTS),
         source=split,
@@ -30,7 +31,7 @@ def two_passes(
         ensure_row_contiguous=False,
     )
     merged = factory(
-        name="tree_attention_merge",
+        name=named("tree_attention_merge", header, merge),
         input_names=list(MERGE_INPUTS),
         output_names=list(MERGE_OUTPUTS),
         source=merge,

@@ -131,7 +131,7 @@ BARRIERS = [match.start() for match in BARRIER.finditer(source("metal_split.meta
 def _without_barrier(position: int) -> Callable[..., Any]:
     def factory(**options: Any) -> Any:
         text = options["source"]
-        if options["name"] == "tree_attention_split":
+        if options["name"].startswith("tree_attention_split"):
             assert BARRIER.match(text, position)
             text = text[:position] + BARRIER.sub("", text[position:], count=1)
         return metal_kernel(**{**options, "source": text})
