@@ -40,9 +40,7 @@ def config(model: Model = None, redis: RedisUrl = None, data_dir: DataDir = None
 def doctor(
     model: Model = None,
     redis: RedisUrl = None,
-    kernels: Annotated[
-        bool, typer.Option("--kernels", help="Compile, check and time the kernels instead.")
-    ] = False,
+    kernels: Annotated[bool, typer.Option("--kernels", help="Compile, check and time the kernels instead.")] = False,
     data_dir: DataDir = None,
 ) -> None:
     """Check what running needs: storage, ledger, Redis, MLX, the model. Exits with 1 when something is missing.

@@ -67,7 +67,7 @@ def test_the_kernel_is_called_with_the_plan() -> None:
     for _ in range(2):
         assert run(x, w, scales, scales, 64, 4).shape == (3, 1024)
     assert len(made) == 1
-        assert made[0]["name"].startswith("qmm_4_8_115712_")
+    assert made[0]["name"].startswith("qmm_4_8_115712_")
     assert made[0]["shared_memory"] == 115712
     assert made[0]["header"].startswith("#define QMM_SPLIT 4\n#define QMM_WARPS 8\n")
     assert called[1]["grid"] == (30 * 4 * 8 * 32, 1, 1)
