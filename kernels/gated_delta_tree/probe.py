@@ -42,10 +42,10 @@ def _arguments(problem: Configuration, nodes: int) -> tuple[mx.array, ...]:
     width = problem.key_width
     q = rows(0, 1, nodes, KEY_HEADS, width)
     k = rows(1, 1, nodes, KEY_HEADS, width)
-    v = rows(2, 1, nodes, HEADS, VALUE_COLUMNS)
+    v = rows(2, 1, nodes, HEADS, 2 * VALUE_COLUMNS)
     g = mx.sigmoid(rows(3, 1, nodes, HEADS, *([width] if problem.by_channel else [])) + 2.0)
     beta = mx.sigmoid(rows(4, 1, nodes, HEADS))
-    state = rows(5, 1, HEADS, VALUE_COLUMNS, width)
+    state = rows(5, 1, HEADS, 2 * VALUE_COLUMNS, width)
     k = k / mx.linalg.norm(k, axis=-1, keepdims=True)
     types = problem.types
     return q.astype(types[4]), k.astype(types[0]), v.astype(types[1]), g.astype(types[2]), beta.astype(types[3]), state

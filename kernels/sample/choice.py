@@ -24,9 +24,13 @@ DRAWS = (
 )
 
 
-@cache
 def chosen(dtype: mx.Dtype) -> Choice[Sample]:
-    """Found out once in a process, on the current default device."""
+    """Found out once in a process for each default device."""
+    return _chosen(dtype, mx.default_device().type)
+
+
+@cache
+def _chosen(dtype: mx.Dtype, _device: mx.DeviceType) -> Choice[Sample]:
     return choose(
         [Variant("metal", _metal), Variant("cuda", _cuda)],
         lambda run: complaint(run, dtype),

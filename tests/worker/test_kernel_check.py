@@ -74,6 +74,13 @@ def test_without_a_gpu_every_kernel_is_its_reference_and_says_why() -> None:
     assert all(check.variant == REFERENCE and check.refused for check in checks)
 
 
+@pytest.mark.skipif(not mx.metal.is_available(), reason="needs Metal: a text that Apple's compiler refuses shows here")
+def test_on_a_mac_every_metal_kernel_compiles_and_passes_its_check() -> None:
+    for check in check_kernels():
+        assert check.variant in ("tensor", "simdgroup", "metal"), check
+        assert all(name == "tensor" and "has no tensor units" in why for name, why in check.refused.items()), check
+
+
 def test_the_problems_have_the_arguments_that_their_kernels_take() -> None:
     """As the public functions check them, at sizes that they have kernels for."""
     for known in known_problems():

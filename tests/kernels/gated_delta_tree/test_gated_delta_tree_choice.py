@@ -17,7 +17,7 @@ from gated_delta_tree_cases import (
 from kernels.gated_delta_tree import Configuration, Tree, chosen, state_after, tree_outputs
 from kernels.gated_delta_tree.cuda import cuda_recurrence
 from kernels.gated_delta_tree.probe import complaint
-from kernels.gated_delta_tree.problem import Recurrence
+from kernels.gated_delta_tree.problem import Recurrence, StateAfter
 from kernels.gated_delta_tree.reference import reference
 
 FLOATS = (mx.float32,) * 5
@@ -48,12 +48,19 @@ def test_without_a_gpu_the_reference_runs_and_the_reasons_are_kept() -> None:
     }
 
 
+def _first_columns(commit: StateAfter, *arguments: mx.array) -> mx.array:
+    after = commit(*arguments)
+    return mx.concatenate([after[:, :, :32], mx.zeros_like(after[:, :, 32:])], axis=2)
+
+
 def test_the_probe_passes_the_reference_and_catches_a_wrong_operation() -> None:
     problem = Configuration(64, 128, True, (mx.bfloat16, mx.bfloat16, mx.float32, mx.bfloat16, mx.bfloat16))
     right = reference()
     assert complaint(right, problem) is None
     undecayed = Recurrence(lambda q, k, v, g, *rest: right.outputs(q, k, v, mx.ones_like(g), *rest), right.commit)
     assert "outputs of a tree of 3 nodes" in (complaint(undecayed, problem) or "")
+    half = Recurrence(right.outputs, lambda *arguments: _first_columns(right.commit, *arguments))
+    assert "state of a tree of 3 nodes are off by" in (complaint(half, problem) or "")
     nothing = Recurrence(right.outputs, lambda k, v, g, beta, state, path: state * mx.nan)
     assert "state of a tree of 3 nodes are off by nan" in (complaint(nothing, problem) or "")
 

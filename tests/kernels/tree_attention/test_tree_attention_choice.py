@@ -105,8 +105,11 @@ def _with_ancestors(ancestors: list[int]) -> Any:
         _forgetting(sinks=None),
         _forgetting(scale=0.5),
         _with_ancestors([1, 3, 5, 11, 23]),
+        lambda queries, keys, values, *rest, **options: reference(
+            queries, keys[:, ::-1], values[:, ::-1], *rest, **options
+        ),
     ],
-    ids=["window", "keep", "sinks", "scale", "ancestors"],
+    ids=["window", "keep", "sinks", "scale", "ancestors", "key heads"],
 )
 def test_a_variant_that_forgets_something_does_not_pass(wrong: Any, size: int, dtype: mx.Dtype) -> None:
     assert "differs from the reference by" in str(complaint(wrong, dtype, size))
