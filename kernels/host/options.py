@@ -27,7 +27,7 @@ class RunOptions:
     poison_outputs: bool = True
     """Outputs without an init_value begin as 0xff bytes (NaN), else as zeros."""
     metered: bool = True
-    """False runs 2 to 15 times faster and checks neither memory nor arithmetic."""
+    """False runs several times faster and checks neither memory nor arithmetic."""
     static_checks: bool = True
     """The strict pass and the lint, once for each text."""
     raise_on_findings: bool = True

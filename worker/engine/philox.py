@@ -74,6 +74,6 @@ def gumbel_noise(seed: int, position: int, tokens: npt.NDArray[np.int64]) -> npt
 
 
 def token_noise(seed: int, position: int, token: int) -> float:
-    """`gumbel_noise` of a single token: 8 us, where an array of one takes 150 (an x86-64 core, November 2026)."""
+    """`gumbel_noise` of a single token, without what it takes to set up arrays."""
     words = philox4x32((token // 4, position, 0, 0), (seed & _LOW, seed >> 32))
     return -math.log(-math.log1p(-(words[token % 4] + 0.5) * 2.0**-32))
