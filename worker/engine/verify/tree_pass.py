@@ -15,6 +15,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from worker.engine.kernel_set import STOCK, KernelSet
 from worker.engine.tree import TokenTree
 
 
@@ -32,8 +33,9 @@ class Paths:
 class TreePass:
     """One pass over the N nodes of a tree. Arrays are made when something asks for them."""
 
-    def __init__(self, tree: TokenTree) -> None:
+    def __init__(self, tree: TokenTree, kernels: KernelSet = STOCK) -> None:
         self.tree = tree
+        self.kernels = kernels
         self.nodes = len(tree)
         self.is_chain = tree.is_chain
         self.notes: dict[str, Any] = {}  # what adapters and mixers remember until the pass ends
@@ -124,11 +126,11 @@ def active_pass() -> TreePass | None:
 
 
 @contextmanager
-def tree_pass(tree: TokenTree) -> Iterator[TreePass]:
-    """Make `tree` the active pass of this thread."""
+def tree_pass(tree: TokenTree, kernels: KernelSet = STOCK) -> Iterator[TreePass]:
+    """Make `tree` the active pass of this thread. kernels: what it computes with, where they fit."""
     assert active_pass() is None
     assert len(tree) > 1
-    _thread.tree_pass = current = TreePass(tree)
+    _thread.tree_pass = current = TreePass(tree, kernels)
     try:
         yield current
     finally:

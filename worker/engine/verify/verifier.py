@@ -8,6 +8,7 @@ from typing import Any, Literal
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
+from worker.engine.kernel_set import STOCK, KernelSet
 from worker.engine.tree import TokenTree
 from worker.engine.verify.caches import adopt, adoptable
 from worker.engine.verify.copies import mapped
@@ -25,11 +26,15 @@ class Verifier:
 
     mode: "tree" verifies any tree in one pass; "chain" verifies chains, and restores and replays caches of any class;
     in "plain" mode a tree has one node. reuses_prefixes: see `Verdict`. A cache holds the committed tokens; the pending
-    token is never in it before its pass. taps: the hidden states that a drafter reads of every pass.
+    token is never in it before its pass. taps: the hidden states that a drafter reads of every pass. kernels: see
+    `KernelSet`.
     """
 
-    def __init__(self, model: Any, mode: Mode = "tree", reuses_prefixes: bool = True) -> None:
+    def __init__(
+        self, model: Any, mode: Mode = "tree", reuses_prefixes: bool = True, kernels: KernelSet = STOCK
+    ) -> None:
         self.model = model
+        self.kernels = kernels
         self.mode: Mode = mode
         self._reuses_prefixes = reuses_prefixes
         self.taps: Taps | None = None
@@ -68,7 +73,7 @@ class Verifier:
         if len(tree) == 1:
             return self._run(tokens, cache)
         if self.mode == "tree":
-            with tree_pass(tree):
+            with tree_pass(tree, self.kernels):
                 return self._run(tokens, cache)
         assert self.mode == "chain"
         assert tree.is_chain
