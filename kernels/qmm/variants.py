@@ -8,13 +8,15 @@ from functools import cache, partial
 import mlx.core as mx
 
 from kernels.probing import Choice, UnavailableError, Variant, choose
-from kernels.qmm.metal import Name, product
+from kernels.qmm import cuda, metal
 from kernels.qmm.reference import Product, reference
 
 TOLERANCE = 0.02  # of the largest value; the reference does not round weights, a wrong layout is off by about 1
-PROBED_ROWS = (1, 8, 11, 16, 21, 24, 29, 32)  # each number of row blocks, whole and ragged
 PROBED_COLUMNS = 40
+PROBED_ROWS = (1, 8, 11, 16, 21, 24, 29, 32)  # each number of row blocks, whole and ragged
 PROBED_GROUPS = 5
+DEEP_ROWS = (8, 16, 32)  # each tiling of the CUDA kernel,
+DEPTH = 4096  # with a K that it cuts into as many slices as most products
 
 
 @cache
@@ -23,14 +25,15 @@ def chosen(device: mx.DeviceType, dtype: mx.Dtype, group_size: int, bits: int) -
     variants = [
         Variant("tensor", partial(_metal, "tensor", device)),
         Variant("simdgroup", partial(_metal, "simdgroup", device)),
+        Variant("cuda", partial(_cuda, device, dtype)),
     ]
     return choose(variants, partial(complaint, dtype, group_size, bits), Variant("reference", lambda: reference))
 
 
 def complaint(dtype: mx.Dtype, group_size: int, bits: int, run: Product) -> str | None:
     """What is wrong with the products of `run` when rows and columns are not whole tiles; None if nothing is."""
-    for rows in PROBED_ROWS:
-        depth = PROBED_GROUPS * group_size
+    shallow = [(rows, PROBED_GROUPS * group_size) for rows in PROBED_ROWS]
+    for rows, depth in shallow + [(rows, DEPTH) for rows in DEEP_ROWS]:
         x = mx.random.normal((rows, depth), key=mx.random.key(rows)).astype(dtype)
         weight = mx.random.normal((PROBED_COLUMNS, depth), key=mx.random.key(0)).astype(dtype)
         w, scales, biases = mx.quantize(weight, group_size=group_size, bits=bits)
@@ -39,7 +42,7 @@ def complaint(dtype: mx.Dtype, group_size: int, bits: int, run: Product) -> str 
         got = run(x, w, scales, biases, group_size, bits).astype(mx.float32)
         error = mx.abs(got - expected).max() / mx.abs(expected).max()
         if not (error <= TOLERANCE).item():
-            return f"a product with {rows} rows is off by {error.item():.2g} of its largest value"
+            return f"a product with {rows} rows of {depth} is off by {error.item():.2g} of its largest value"
     return None
 
 
@@ -49,12 +52,52 @@ def has_tensor_units(architecture: str) -> bool:
     return match is not None and int(match[1]) >= (18 if match[2] == "p" else 17)
 
 
-def _metal(name: Name, device: mx.DeviceType) -> Product:
+def _metal(name: metal.Name, device: mx.DeviceType) -> Product:
     if not mx.metal.is_available():
         raise UnavailableError("this machine has no Metal")
-    if device != mx.DeviceType.gpu:
-        raise UnavailableError("MLX's default device is not the GPU")
-    architecture = str(mx.device_info()["architecture"])
+    architecture = _gpu(device)
     if name == "tensor" and not has_tensor_units(architecture):
         raise UnavailableError(f"the GPU ({architecture}) has no tensor units; M5 and later have them")
-    return product(name, mx.fast.metal_kernel)
+    return metal.product(name, mx.fast.metal_kernel)
+
+
+def _cuda(device: mx.DeviceType, dtype: mx.Dtype) -> Product:
+    if not mx.cuda.is_available():
+        raise UnavailableError("this machine has no CUDA")
+    architecture = _gpu(device)
+    if architecture != cuda.COMPUTE_CAPABILITY:
+        raise UnavailableError(f"the GPU is {architecture}; the kernel is for {cuda.COMPUTE_CAPABILITY}")
+    if dtype not in cuda.DTYPES:
+        raise UnavailableError(f"x, scales and biases are {dtype}; the kernel multiplies bfloat16 and float16")
+    return where_planned(cuda.product(mx.fast.cuda_kernel))
+
+
+def where_planned(product: Product) -> Product:
+    """The CUDA product, and the stock path where it has no plan, or where scales or biases are of another type than x.
+
+    The kernel reads both as of x's type.
+    """
+
+    def run(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> mx.array:
+        of_one_type = scales.dtype == x.dtype == biases.dtype
+        if of_one_type and _has_plan(x.shape[0], x.shape[1], w.shape[0], group_size, bits):
+            return product(x, w, scales, biases, group_size, bits)
+        return reference(x, w, scales, biases, group_size, bits)
+
+    return run
+
+
+@cache
+def _has_plan(rows: int, depth: int, columns: int, group_size: int, bits: int) -> bool:
+    try:
+        cuda.plan(rows, depth, columns, group_size, bits)
+    except ValueError:
+        return False
+    return True
+
+
+def _gpu(device: mx.DeviceType) -> str:
+    """The architecture of MLX's GPU."""
+    if device != mx.DeviceType.gpu:
+        raise UnavailableError("MLX's default device is not the GPU")
+    return str(mx.device_info()["architecture"])

@@ -10,9 +10,9 @@ from qmm_problems import Problem, assert_one_rounding
 from kernels import qmm
 from kernels.host import metal_kernel
 from kernels.probing import Choice
-from kernels.qmm import variants
+from kernels.qmm import cuda, variants
 from kernels.qmm.metal import Name, product
-from kernels.qmm.reference import reference
+from kernels.qmm.reference import Product, reference
 
 
 @pytest.fixture
@@ -101,9 +101,73 @@ def test_on_the_cpu_the_reference_is_used_and_the_others_are_explained() -> None
     chosen = variants.chosen(mx.DeviceType.cpu, mx.bfloat16, 64, 4)
     assert chosen.name == "reference"
     assert chosen.run is reference
-    assert set(chosen.refused) >= {"tensor", "simdgroup"}
-    words = "MLX's default device is not the GPU" if mx.metal.is_available() else "this machine has no Metal"
-    assert chosen.refused["simdgroup"] == words
+    on_cpu = "MLX's default device is not the GPU"
+    without_metal = on_cpu if mx.metal.is_available() else "this machine has no Metal"
+    without_cuda = on_cpu if mx.cuda.is_available() else "this machine has no CUDA"
+    assert chosen.refused == {"tensor": without_metal, "simdgroup": without_metal, "cuda": without_cuda}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "dtype", "words"),
+    [
+        ("sm_80", mx.bfloat16, "the GPU is sm_80; the kernel is for sm_90"),
+        (
+            "sm_90",
+            mx.float32,
+            "x, scales and biases are mlx.core.float32; the kernel multiplies bfloat16 and float16",
+        ),
+    ],
+)
+def test_a_gpu_of_another_kind_and_a_wide_type_are_explained(
+    architecture: str, dtype: mx.Dtype, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mx.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(mx, "device_info", lambda: {"architecture": architecture})
+    assert variants.chosen.__wrapped__(mx.DeviceType.gpu, dtype, 64, 4).refused["cuda"] == words
+
+
+def counted(shapes: list[tuple[int, ...]]) -> Product:
+    """A product that is right, and notes the shape of each x."""
+
+    def run(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> mx.array:
+        shapes.append(x.shape)
+        wide_x, wide_scales, wide_biases = (array.astype(mx.float32) for array in (x, scales, biases))
+        return reference(wide_x, w, wide_scales, wide_biases, group_size, bits)
+
+    return run
+
+
+def test_a_product_without_a_plan_takes_the_stock_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(rows: int, *_: int) -> None:
+        if rows > 8:
+            raise ValueError("no plan is small enough")
+
+    monkeypatch.setattr(cuda, "plan", plan)
+    variants._has_plan.cache_clear()
+    shapes = list[tuple[int, ...]]()
+    run = variants.where_planned(counted(shapes))
+    for rows in (8, 9):
+        operands = Problem(rows, 24, 64, 64, 4, mx.float32).operands()
+        np.testing.assert_array_equal(np.array(run(*operands)), np.array(reference(*operands)))
+    assert shapes == [(8, 64)]
+    variants._has_plan.cache_clear()
+
+
+def test_scales_of_another_type_than_x_take_the_stock_path() -> None:
+    shapes = list[tuple[int, ...]]()
+    run = variants.where_planned(counted(shapes))
+    x, w, scales, biases, group_size, bits = Problem(2, 24, 64, 64, 4, mx.bfloat16).operands()
+    wide = scales.astype(mx.float32), biases.astype(mx.float32)
+    for operands in ((scales, biases), (wide[0], biases), (scales, wide[1])):
+        run(x, w, *operands, group_size, bits)
+    assert shapes == [(2, 64)]
+
+
+def test_the_probe_reaches_every_tiling_of_the_cuda_kernel_with_four_slices_of_k() -> None:
+    shapes = list[tuple[int, ...]]()
+    assert variants.complaint(mx.bfloat16, 64, 4, counted(shapes)) is None
+    plans = [cuda.plan(rows, depth, variants.PROBED_COLUMNS, 64, 4) for rows, depth in shapes]
+    assert {(plan.rows, plan.split) for plan in plans} == {(rows, split) for rows in (8, 16, 32) for split in (2, 4)}
 
 
 @pytest.mark.parametrize(
