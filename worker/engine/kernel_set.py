@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from hashlib import sha256
+from importlib import resources
 from typing import TypeVar
 
 import mlx.core as mx
@@ -14,6 +17,8 @@ from kernels.sample.one_threadgroup_per_row import Sample
 from kernels.tree_attention.problem import TreeAttention
 
 REFERENCE = "reference"
+KERNELS = ("qmm", "tree_attention", "gated_delta_tree", "sample")
+"""The packages of `kernels`, in the order in which names have them."""
 
 Run = TypeVar("Run")
 
@@ -24,7 +29,18 @@ class KernelSet:
     Each method returns None where MLX's own operations are used.
     """
 
-    name = "stock"
+    fuses_siblings = True
+    """Whether linears that are given the same x become one product, see `linears`."""
+
+    @property
+    def name(self) -> str:
+        """ "stock", or what is in use, such as "qmm:tensor tree_attention:metal sample:metal"."""
+        return "stock"
+
+    @property
+    def key(self) -> dict[str, str]:
+        """What belongs to the key of all that is measured or learned with these kernels."""
+        return {"kernels": self.name}
 
     def product(self, dtype: mx.Dtype, group_size: int, bits: int) -> Product | None:
         """For x of `dtype` and affine weights."""
@@ -45,22 +61,58 @@ STOCK = KernelSet()
 
 
 class MachineKernels(KernelSet):
-    """The kernels that ran, and agreed with their references, on this machine's default device."""
+    """The kernels that ran, and agreed with their references, on this machine's default device.
 
-    name = "machine"
+    One object belongs to one loaded model: it is named after what it was asked for until the name was first read.
+    """
+
+    def __init__(self) -> None:
+        self._in_use: dict[str, set[str]] = {}
+
+    @cached_property
+    def name(self) -> str:
+        used = [f"{kernel}:{','.join(sorted(self._in_use[kernel]))}" for kernel in KERNELS if kernel in self._in_use]
+        return " ".join(used) or STOCK.name
+
+    @cached_property
+    def key(self) -> dict[str, str]:
+        """With another text of a kernel in use, another key."""
+        if self.name == STOCK.name:
+            return STOCK.key
+        used = [part.partition(":")[0] for part in self.name.split()]
+        return {"kernels": self.name, "kernel_texts": texts_digest(used)}
 
     def product(self, dtype: mx.Dtype, group_size: int, bits: int) -> Product | None:
-        return _used(qmm.chosen(dtype, group_size=group_size, bits=bits))
+        return self._used("qmm", qmm.chosen(dtype, group_size=group_size, bits=bits))
 
     def attention(self, dtype: mx.Dtype, head_size: int) -> TreeAttention | None:
-        return _used(tree_attention.chosen(dtype, head_size))
+        return self._used("tree_attention", tree_attention.chosen(dtype, head_size))
 
     def recurrence(self, configuration: Configuration) -> Recurrence | None:
-        return _used(gated_delta_tree.chosen(configuration))
+        return self._used("gated_delta_tree", gated_delta_tree.chosen(configuration))
 
     def sampler(self, dtype: mx.Dtype) -> Sample | None:
-        return _used(sample.chosen(dtype))
+        return self._used("sample", sample.chosen(dtype))
+
+    def _used(self, kernel: str, choice: Choice[Run]) -> Run | None:
+        if choice.name == REFERENCE:
+            return None
+        self._in_use.setdefault(kernel, set()).add(choice.name)
+        return choice.run
 
 
-def _used(choice: Choice[Run]) -> Run | None:
-    return None if choice.name == REFERENCE else choice.run
+def machine_kernels() -> KernelSet:
+    """The set of this machine, for one model; STOCK where MLX computes on a CPU."""
+    has_kernels = mx.metal.is_available() or mx.cuda.is_available()
+    return MachineKernels() if has_kernels and mx.default_device() == mx.gpu else STOCK
+
+
+def texts_digest(names: list[str]) -> str:
+    """Changes whenever a file of one of these packages of `kernels` does: a kernel's text, or how it is launched."""
+    digest = sha256()
+    for name in names:
+        files = [file for file in resources.files("kernels").joinpath(name).iterdir() if file.is_file()]
+        for file in sorted(files, key=lambda file: file.name):
+            digest.update(f"{name}/{file.name}\0".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
