@@ -1,3 +1,6 @@
+// The score of a column that is not seen, and below all that are: finite, and so is its distance from any score.
+#define ATTENTION_LOWEST (-1e30f)
+
 template <typename T>
 __device__ inline float attention_element(const T* row, long long at) {
   return static_cast<float>(row[at]);

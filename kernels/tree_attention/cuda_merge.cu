@@ -3,7 +3,8 @@
 const int lane = threadIdx.x, row = blockIdx.x;
 const int splits = problem[0], nodes = problem[1];
 const long long first = static_cast<long long>(row) * splits;
-const float sink = SINKS ? sinks[row / nodes] * 1.44269504088896340736f : -3.402823466e38f;
+const float sink = SINKS ? static_cast<float>(sinks[(row / nodes) * sinks_strides[0]]) * 1.44269504088896340736f
+                         : ATTENTION_LOWEST;
 
 float peak = sink;
 for (int part = lane; part < splits; part += 32) peak = fmaxf(peak, extremes[(first + part) * 2]);

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kernels.tree_attention.passes import passes
 from kernels.tree_attention.problem import TreeAttention
-from kernels.tree_attention.source import source
-from kernels.tree_attention.two_passes import two_passes
+from kernels.tree_attention.source import texts
 
 # Apple GPUs have 8 to 80 cores, each with room for a few threadgroups of this size.
 WANTED_THREADGROUPS = 128
@@ -15,10 +15,4 @@ WANTED_THREADGROUPS = 128
 
 def metal(factory: Callable[..., Any]) -> TreeAttention:
     """factory: `mx.fast.metal_kernel`, or what takes its place."""
-    return two_passes(
-        factory,
-        split=source("metal_split.metal"),
-        merge=source("metal_merge.metal"),
-        header=source("metal_header.metal"),
-        wanted_threadgroups=WANTED_THREADGROUPS,
-    )
+    return passes(factory, texts("metal", "metal"), wanted_threadgroups=WANTED_THREADGROUPS)

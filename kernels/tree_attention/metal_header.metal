@@ -1,3 +1,6 @@
+// The score of a column that is not seen, and below all that are: finite, and so is its distance from any score.
+#define ATTENTION_LOWEST (-1e30f)
+
 // Four neighbouring elements of a row as float. The usual step of 1 leaves the compiler free to load them at once.
 template <typename T> METAL_FUNC float4 attention_quad(const device T* row, int64_t step) {
   if (step == 1) return float4(float(row[0]), float(row[1]), float(row[2]), float(row[3]));

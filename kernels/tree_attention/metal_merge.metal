@@ -2,9 +2,10 @@
 // out = sum_s 2^(highest_s - M) partial_s / (sum_s 2^(highest_s - M) total_s + 2^(sink - M)).
 //
 // One simdgroup a row, lane = elements of the head. Bytes: every partial sum once; flops: 2 * splits * D a row.
+constexpr int OWN = (D + 31) / 32;
 const int lane = int(thread_index_in_simdgroup), row = int(threadgroup_position_in_grid.x);
 const int splits = problem[0], nodes = problem[1];
-const float sink = SINKS ? sinks[row / nodes] * M_LOG2E_F : -FLT_MAX;
+const float sink = SINKS ? float(sinks[(row / nodes) * sinks_strides[0]]) * M_LOG2E_F : ATTENTION_LOWEST;
 
 float peak = sink;
 for (int part = lane; part < splits; part += 32) peak = max(peak, extremes[(int64_t(row) * splits + part) * 2]);
@@ -18,17 +19,20 @@ for (int part = lane; part < splits; part += 32) {
 total = simd_sum(total);
 if (SINKS) total += fast::exp2(sink - peak);
 
-float sums[(D + 31) / 32];
-for (int i = 0; i < (D + 31) / 32; ++i) sums[i] = 0.0f;
+float sums[OWN];
+#pragma unroll
+for (int i = 0; i < OWN; ++i) sums[i] = 0.0f;
 for (int part = 0; part < splits; ++part) {
   const int64_t at = int64_t(row) * splits + part;
   const float share = fast::exp2(extremes[at * 2] - peak) / total;
-  for (int i = 0; i < (D + 31) / 32; ++i) {
+#pragma unroll
+  for (int i = 0; i < OWN; ++i) {
     const int element = lane + 32 * i;
     if (D % 32 == 0 || element < D) sums[i] += share * partial[at * D + element];
   }
 }
-for (int i = 0; i < (D + 31) / 32; ++i) {
+#pragma unroll
+for (int i = 0; i < OWN; ++i) {
   const int element = lane + 32 * i;
   if (D % 32 == 0 || element < D) out[int64_t(row) * D + element] = T(sums[i]);
 }

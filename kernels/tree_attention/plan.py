@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 TILE = 32  # columns that a threadgroup holds at a time
 SIMDGROUPS = 8  # of a threadgroup
-LEAST_SPAN = 128  # columns; below that the merge costs more than a longer walk
+LEAST_SPAN = 128  # columns: up to there the merge costs more than a longer walk
 UNBOUNDED = 1 << 30
 
 
@@ -46,7 +45,6 @@ class Plan:
         return [*of_rows, self.reach, self.skipped, self.columns, self.span]
 
 
-@lru_cache(maxsize=64)  # the layers of a model ask for the same one
 def plan(
     nodes: int,
     heads: int,
@@ -67,8 +65,8 @@ def plan(
     per_simdgroup = rows_per_simdgroup(rows, head_size)
     blocks = -(-rows // (SIMDGROUPS * per_simdgroup))
     most_splits = max(1, -(-wanted_threadgroups // (groups * blocks)))
-    tiles = -(-max(LEAST_SPAN, -(-left // most_splits)) // TILE)
-    span = tiles * TILE
+    splits = -(-left // max(LEAST_SPAN, -(-left // most_splits)))
+    span = -(-left // (splits * TILE)) * TILE  # of one length, as the longest decides
     return Plan(
         nodes=nodes,
         heads_per_group=heads // groups,

@@ -67,7 +67,7 @@ def test_every_node_gets_what_float64_gives(case: Case) -> None:
 def test_every_barrier_is_missed_when_it_is_gone(number: int) -> None:
     def without(**options: Any) -> Any:
         pieces = options["source"].split("__syncthreads();")
-        if options["name"].startswith("tree_attention_split"):
+        if options["name"].startswith("tree_attention_whole"):
             assert len(pieces) == 5
             pieces[number : number + 2] = [pieces[number] + pieces[number + 1]]
         return factory(**{**options, "source": "__syncthreads();".join(pieces)})

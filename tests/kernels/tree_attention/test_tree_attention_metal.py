@@ -12,6 +12,7 @@ from tree_attention_cases import Case, as_float64, assert_close
 from kernels.host import Defect, RunOptions, metal_kernel, running
 from kernels.host.options import Order
 from kernels.tree_attention.metal import metal
+from kernels.tree_attention.problem import DTYPES, HEAD_SIZES
 from kernels.tree_attention.source import source
 
 METAL = metal(metal_kernel)
@@ -47,6 +48,65 @@ def test_every_node_gets_what_float64_gives(case: Case) -> None:
     with running(RunOptions()) as reports:
         assert_close(case.run(METAL), case)
     assert all(report.findings == () for report in reports)
+
+
+# Some 4096 columns in ragged spans, under every head size and dtype.
+FULL_OR_WINDOWED: list[tuple[int | None, int]] = [(None, 0), (2000, 0), (3001, 4), (4500, 2)]
+LONG = [
+    Case(
+        heads=(2, 3, 4)[number % 3],
+        groups=(1, 3, 2)[number % 3],
+        nodes=(3, 1, 4, 2)[number % 4],
+        committed=4029 + 17 * number,
+        size=size,
+        dtype=dtype,
+        window=FULL_OR_WINDOWED[number % 4][0],
+        keep=FULL_OR_WINDOWED[number % 4][1],
+        sinks=number % 5 < 2,
+    )
+    for number, (size, dtype) in enumerate((size, dtype) for size in HEAD_SIZES for dtype in DTYPES)
+]
+SCHEDULES: list[Order] = ["forward", "reverse", "seeded"]
+
+
+@pytest.mark.parametrize(("number", "case"), list(enumerate(LONG)), ids=map(str, LONG))
+def test_a_context_of_4096_columns_in_every_schedule(number: int, case: Case) -> None:
+    with running(RunOptions(order=SCHEDULES[number // 3 % 3], order_seed=number)) as reports:
+        assert_close(case.run(METAL), case)
+    assert len(reports) == 2
+    seen = int(case.visible.any(axis=0).sum())
+    assert reports[0].traffic["keys"].bytes_read == case.groups * seen * case.size * case.dtype.size
+
+
+@pytest.mark.parametrize("sinks", [False, True], ids=["without sinks", "with sinks"])
+def test_a_context_of_one_span_is_one_launch(sinks: bool) -> None:
+    for committed, launches in ((123, 1), (124, 2)):  # of 128 columns, with the tree's
+        with running(RunOptions()) as reports:
+            case = Case(2, 1, 5, committed, 64, mx.bfloat16, sinks=sinks)
+            assert_close(case.run(METAL), case)
+        assert len(reports) == launches
+
+
+def test_what_depends_on_the_division_alone_is_made_once() -> None:
+    inputs: list[list[mx.array]] = []
+
+    def factory(**options: Any) -> Any:
+        kernel = metal_kernel(**options)
+
+        def noting(**call: Any) -> Any:
+            inputs.append(call["inputs"])
+            return kernel(**call)
+
+        return noting
+
+    attention = metal(factory)
+    for case in (Case(2, 1, 5, 40, 64), Case(2, 1, 5, 40, 64, sinks=True), Case(2, 1, 5, 40, 64)):
+        with running(RunOptions(metered=False, static_checks=False)):
+            assert_close(case.run(attention), case)
+    first, with_sinks, again = inputs
+    own = [index for index in range(7) if first[index] is not again[index]]
+    assert own == [0, 1, 2, 3]  # queries, keys, values and ancestors, which the test makes for each case
+    assert first[6] is not with_sinks[6]
 
 
 ORDERS: list[tuple[Order, int, int]] = [("forward", 1, 5), ("reverse", 1, 0), ("seeded", 1, 2), ("seeded", 2, 3)]
@@ -114,6 +174,17 @@ def test_strides_are_those_of_the_arrays() -> None:
     assert reports[0].traffic["values"].most_reads == 1
 
 
+@pytest.mark.parametrize("committed", [40, 200], ids=["one span", "two spans"])
+def test_strides_are_those_of_ancestors_and_sinks_too(committed: int) -> None:
+    case = Case(8, 2, 9, committed, 64, mx.bfloat16, window=30, sinks=True)
+    assert case.sink_logits is not None
+    every_third = mx.repeat(case.ancestors, 3)[::3]
+    every_second = mx.repeat(case.sink_logits, 2).astype(mx.float16)[::2]
+    with running(RunOptions()):
+        found = METAL(*case.arrays, every_third, scale=0.125, window=30, sinks=every_second)
+    np.testing.assert_allclose(as_float64(found), case.expected, rtol=2.0**-8, atol=5e-4)  # sinks of 11 bits
+
+
 def test_it_takes_scores_beyond_what_exp_holds() -> None:
     case = Case(2, 1, 3, 40, 64, sinks=True)
     queries, keys, values = case.arrays
@@ -125,27 +196,38 @@ def test_it_takes_scores_beyond_what_exp_holds() -> None:
 
 
 BARRIER = re.compile(r"threadgroup_barrier\(mem_flags::mem_threadgroup\);")
-BARRIERS = [match.start() for match in BARRIER.finditer(source("metal_split.metal"))]
+BARRIERS = [match.start() for match in BARRIER.finditer(source("metal_walk.metal"))]
+INSTEAD = {
+    "nothing": "",
+    "a simdgroup's barrier": "simdgroup_barrier(mem_flags::mem_threadgroup);",
+    "no memory ordered": "threadgroup_barrier(mem_flags::mem_none);",
+}
 
 
-def _without_barrier(position: int) -> Callable[..., Any]:
+def _with_barrier(position: int, instead: str) -> Callable[..., Any]:
     def factory(**options: Any) -> Any:
         text = options["source"]
-        if options["name"].startswith("tree_attention_split"):
+        if options["name"].startswith("tree_attention_whole"):
             assert BARRIER.match(text, position)
-            text = text[:position] + BARRIER.sub("", text[position:], count=1)
+            text = text[:position] + BARRIER.sub(instead, text[position:], count=1)
         return metal_kernel(**{**options, "source": text})
 
     return factory
 
 
-@pytest.mark.parametrize("position", BARRIERS)
-def test_every_barrier_is_missed_when_it_is_gone(position: int) -> None:
-    case = Case(3, 1, 4, 60, 64)
+def _defects(factory: Callable[..., Any]) -> set[Defect]:
     with running(RunOptions(raise_on_findings=False, static_checks=False)) as reports:
-        case.run(metal(_without_barrier(position)))
-    assert reports[0].defects & {Defect.RACE, Defect.UNINITIALISED_READ}
+        Case(3, 1, 4, 60, 64).run(metal(factory))
+    (report,) = reports
+    return report.defects
 
 
-def test_there_are_four_barriers() -> None:
+@pytest.mark.parametrize("instead", INSTEAD.values(), ids=INSTEAD)
+@pytest.mark.parametrize("position", BARRIERS)
+def test_every_barrier_is_missed_when_it_is_weaker_or_gone(position: int, instead: str) -> None:
+    assert _defects(_with_barrier(position, instead)) & {Defect.RACE, Defect.UNINITIALISED_READ}
+
+
+def test_there_are_four_barriers_and_with_them_nothing_is_amiss() -> None:
     assert len(BARRIERS) == 4
+    assert not _defects(metal_kernel)

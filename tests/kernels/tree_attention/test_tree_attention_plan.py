@@ -41,7 +41,8 @@ def test_rows_of_one_key_head(heads: int, nodes: int, size: int, per_simdgroup: 
     ("columns", "wanted", "span", "splits"),
     [
         (100, 128, 128, 1),
-        (1008, 128, 128, 8),  # no span below 128 columns
+        (1008, 128, 128, 8),  # one span for each 128 columns
+        (160, 128, 96, 2),  # as even as tiles allow
         (40_000, 128, 640, 63),  # 64 threadgroups for each of two key heads: 625 columns, rounded up to tiles
         (1000, 2, 1024, 1),
     ],

@@ -1,5 +1,5 @@
 // Attention of the N nodes of a tree over one span of the context, for the query heads of one key/value head: the algorithm
-// of metal_split.metal with warps for simdgroups, its bytes and its flops.
+// of metal_walk.metal with warps for simdgroups, its bytes and its flops. Its end is cuda_span.cu or cuda_whole.cu.
 //
 // The rows of a key/value head are its (query head, node) pairs. A block of 8 warps takes at most 8 * ROWS of them and
 // walks its span in tiles of 32 columns: keys to shared memory, lane = column, running softmax of each row, values to
@@ -16,12 +16,11 @@ const int nodes = problem[0], heads_per_group = problem[1], committed = problem[
 const int reach = problem[4], skipped = problem[5], columns = problem[6], span = problem[7];
 const int rows = nodes * heads_per_group;
 const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-const int head = blockIdx.y, part = blockIdx.z, splits = gridDim.z;
+const int head = blockIdx.y, part = blockIdx.z;
 const int first_row = (blockIdx.x * WARPS + warp) * ROWS;
 const bool busy = first_row < rows;  // the others only help to copy
 const int begin = part * span, end = min(begin + span, columns);
 const float unit = scale[0] * 1.44269504088896340736f;  // log2(e)
-const float lowest = -3.402823466e38f, nothing = __int_as_float(0xff800000);  // 2^nothing is 0
 
 const T* head_keys = keys + head * keys_strides[1];
 const T* head_values = values + head * values_strides[1];
@@ -30,18 +29,21 @@ float* own_weights = weights + warp * ROWS * 32;
 int query[ROWS];
 unsigned above[ROWS];
 float highest[ROWS], total[ROWS], sums[ROWS][SLABS * OWN];
+#pragma unroll
 for (int r = 0; r < ROWS; ++r) {
   const int row = min(first_row + r, rows - 1);  // rows beyond the last repeat it and are not written
   const int node = row % nodes;
   query[r] = int((head * heads_per_group + row / nodes) * queries_strides[1] + node * queries_strides[2]);
-  above[r] = ancestors[node];
-  highest[r] = lowest;
+  above[r] = ancestors[node * ancestors_strides[0]];
+  highest[r] = ATTENTION_LOWEST;
   total[r] = 0.0f;
+#pragma unroll
   for (int i = 0; i < SLABS * OWN; ++i) sums[r][i] = 0.0f;
 }
 
 for (int tile = begin; tile < end; tile += 32) {
   float scores[ROWS];
+#pragma unroll
   for (int r = 0; r < ROWS; ++r) scores[r] = 0.0f;
   for (int slab = 0; slab < SLABS; ++slab) {
     attention_stage<T, SLAB, PITCH, WARPS * 32>(
@@ -51,6 +53,7 @@ for (int tile = begin; tile < end; tile += 32) {
       for (int element = 0; element < SLAB; ++element) {
         const float key = stage[lane * PITCH + element];
         const long long at = (slab * SLAB + element) * queries_strides[3];
+#pragma unroll
         for (int r = 0; r < ROWS; ++r) scores[r] += attention_element(queries, query[r] + at) * key;
       }
     }
@@ -61,21 +64,25 @@ for (int tile = begin; tile < end; tile += 32) {
     const int seen = tile + lane, column = seen < keep ? seen : seen + skipped, branch = column - committed;
     const bool inside = seen < end, in_tree = inside && branch >= 0;
     const unsigned bit = in_tree ? 1u << branch : 0u;
-    const int position = in_tree ? committed + __popc(ancestors[branch]) - 1 : column;
+    const int depth = in_tree ? __popc(ancestors[branch * ancestors_strides[0]]) - 1 : 0;
+    const int position = in_tree ? committed + depth : column;
+#pragma unroll
     for (int r = 0; r < ROWS; ++r) {
       const int place = committed + __popc(above[r]) - 1;
       const bool near = position < keep || place - position < reach;
       const bool visible = inside && near && (!in_tree || (above[r] & bit) != 0u);
-      const float score = visible ? scores[r] * unit : nothing;
+      const float score = visible ? scores[r] * unit : ATTENTION_LOWEST;
       const float peak = fmaxf(highest[r], attention_max(score));
-      const float weight = exp2f(score - peak), fade = exp2f(highest[r] - peak);
+      const float weight = visible ? exp2f(score - peak) : 0.0f, fade = exp2f(highest[r] - peak);
       own_weights[r * 32 + lane] = weight;
       highest[r] = peak;
       total[r] = total[r] * fade + weight;
+#pragma unroll
       for (int i = 0; i < SLABS * OWN; ++i) sums[r][i] *= fade;
     }
   }
 
+#pragma unroll
   for (int slab = 0; slab < SLABS; ++slab) {
     attention_stage<T, SLAB, PITCH, WARPS * 32>(
         stage, head_values + slab * SLAB * values_strides[3], values_strides[2], values_strides[3], tile, end, keep,
@@ -83,32 +90,15 @@ for (int tile = begin; tile < end; tile += 32) {
     __syncthreads();  // also orders the weights between lanes
     if (busy) {
       for (int key = 0; key < 32; ++key) {
+#pragma unroll
         for (int i = 0; i < OWN; ++i) {
           const int element = lane + 32 * i;
           const float value = element < SLAB ? stage[key * PITCH + element] : 0.0f;
+#pragma unroll
           for (int r = 0; r < ROWS; ++r) sums[r][slab * OWN + i] += own_weights[r * 32 + key] * value;
         }
       }
     }
     __syncthreads();
-  }
-}
-
-if (busy) {
-  for (int r = 0; r < ROWS; ++r) {
-    const float weight = attention_sum(total[r]);
-    const int row = first_row + r;
-    if (row >= rows) continue;
-    const long long at = (static_cast<long long>(head) * rows + row) * splits + part;
-    if (lane == 0) {
-      extremes[at * 2] = highest[r];
-      extremes[at * 2 + 1] = weight;
-    }
-    for (int slab = 0; slab < SLABS; ++slab) {
-      for (int i = 0; i < OWN; ++i) {
-        const int element = lane + 32 * i;
-        if (element < SLAB) partial[at * D + slab * SLAB + element] = sums[r][slab * OWN + i];
-      }
-    }
   }
 }
