@@ -146,7 +146,7 @@ def test_the_state_after_a_path_has_the_bits_of_the_rule_itself() -> None:
     a, b = mx.random.normal((1, 32, VALUE_HEADS)), mx.random.normal((1, 32, VALUE_HEADS))
     constants = (mx.random.normal((VALUE_HEADS,)), mx.random.normal((VALUE_HEADS,)))
     path = tree.path(31)
-    after = GATED_DELTA.state_after(GATED_DELTA.arguments((q, k, v, a, b, *constants, state), {}), mx.array(path))
+    after = GATED_DELTA.state_after(GATED_DELTA.arguments((q, k, v, a, b, *constants, state), {}), path)
     for node in path:
         _, state = gated_delta_update(*(row[:, node : node + 1] for row in (q, k, v, a, b)), *constants, state)
     assert mx.array_equal(after, state)

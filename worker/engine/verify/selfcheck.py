@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from mlx_lm.models.cache import RotatingKVCache
 
+from worker.engine.kernel_set import STOCK, KernelSet
 from worker.engine.tree import TokenTree
 from worker.engine.verify.caches import flat
 from worker.engine.verify.copies import copied_all
@@ -79,14 +80,17 @@ def random_chain(pending: int, nodes: int, vocabulary: int, rng: random.Random) 
     return tree
 
 
-def decide_mode(model: Any, vocabulary: int, dtype: mx.Dtype) -> Verdict:
-    """The best mode that agrees with one-token decoding on this model; one that it breaks does not."""
+def decide_mode(model: Any, vocabulary: int, dtype: mx.Dtype, kernels: KernelSet = STOCK) -> Verdict:
+    """The best mode that agrees with one-token decoding on this model; one that it breaks does not.
+
+    kernels: that its passes are going to use.
+    """
     # mlx-lm's own pass over a chain shows how much of a difference is rounding, and whether what a cache holds is the
     # same however a prompt was split.
-    chain = _trial(lambda: Verifier(model, "chain"), vocabulary, dtype)
+    chain = _trial(lambda: Verifier(model, "chain", kernels=kernels), vocabulary, dtype)
     tree: _Trial | str = "has no form for a cache of this model"
     if Verifier.has_tree_form(model):
-        tree = _trial(lambda: Verifier(model, "tree"), vocabulary, dtype)
+        tree = _trial(lambda: Verifier(model, "tree", kernels=kernels), vocabulary, dtype)
     refused = {
         "tree": tree if isinstance(tree, str) else tree.objection(_tolerance(dtype, chain)),
         "chain": chain if isinstance(chain, str) else chain.objection(_tolerance(dtype)),

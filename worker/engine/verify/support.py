@@ -9,6 +9,7 @@ from typing import Any
 from mlx_lm.models.cache import ArraysCache, make_prompt_cache
 
 from worker.engine.verify.adapters import Limit, apply_adapters, limits_of_model, reusable_positions
+from worker.engine.verify.attention import install_attention_hook
 from worker.engine.verify.caches import flat
 from worker.engine.verify.positions import install_rope_hook
 from worker.engine.verify.recurrent import instrument_mixers
@@ -40,6 +41,7 @@ def limits_of(model: Any) -> Support:
 
 def _instrumented(model: Any) -> Support:
     install_rope_hook()
+    install_attention_hook()
     adapters = apply_adapters(model)
     recurrent = any(isinstance(layer, ArraysCache) for layer in flat(make_prompt_cache(model)))
     mixers = instrument_mixers(model, lambda: make_prompt_cache(model)) if recurrent else {}

@@ -13,7 +13,6 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-import numpy.typing as npt
 
 from worker.engine.kernel_set import STOCK, KernelSet
 from worker.engine.tree import TokenTree
@@ -30,6 +29,19 @@ class Paths:
     slots: mx.array
 
 
+@dataclass(frozen=True)
+class Sight:
+    """What the nodes see of the `rows` rows before the tree and of the tree, in numbers: see `TreePass.mask`.
+
+    Row r of a cache that forgets stands for a later position, but distances are those of rows: only the first `keep`
+    rows, which are seen in any case, can be further away.
+    """
+
+    rows: int
+    window: int | None = None
+    keep: int = 0
+
+
 class TreePass:
     """One pass over the N nodes of a tree. Arrays are made when something asks for them."""
 
@@ -40,6 +52,7 @@ class TreePass:
         self.is_chain = tree.is_chain
         self.notes: dict[str, Any] = {}  # what adapters and mixers remember until the pass ends
         self._masks: dict[tuple[int, int, int | None, int], mx.array] = {}
+        self._sights: dict[int, Sight] = {}
         self._windows: dict[int, mx.array] = {}
 
     @cached_property
@@ -50,7 +63,15 @@ class TreePass:
     @cached_property
     def ancestors(self) -> mx.array:
         """[N, N] booleans: entry (i, j) says that node j is node i or above it."""
-        return mx.array(self._ancestors)
+        return mx.array(self.tree.ancestors())
+
+    @cached_property
+    def ancestor_bits(self) -> mx.array:
+        """[N] uint32, of up to 32 nodes: bit j of entry i says that node j is node i or above it."""
+        bits: list[int] = []
+        for node, parent in enumerate(self.tree.parents):
+            bits.append(1 << node | (bits[parent] if parent >= 0 else 0))
+        return mx.array(bits, dtype=mx.uint32)
 
     @cached_property
     def levels(self) -> list[list[int]]:
@@ -97,24 +118,31 @@ class TreePass:
         rows = offset if rows is None else rows
         key = (offset, rows, window, keep)
         if key not in self._masks:
-            self._masks[key] = self._mask(*key)
+            mask = self._masks[key] = self._mask(*key)
+            if window is None or window > keep:
+                self._sights[id(mask)] = Sight(rows, window, keep)
         return self._masks[key]
 
-    @cached_property
-    def _ancestors(self) -> npt.NDArray[np.bool_]:
-        return self.tree.ancestors()
+    def sight(self, mask: Any, columns: int) -> Sight | None:
+        """What `mask` says of `columns` columns, the tree's own included; None unless this pass made it for so many.
+
+        The word "causal", which stands for the mask of a chain, is understood as well.
+        """
+        if isinstance(mask, str):
+            return Sight(columns - self.nodes) if mask == "causal" and self.is_chain else None
+        found = self._sights.get(id(mask))
+        return found if found is not None and found.rows + self.nodes == columns else None
 
     def _mask(self, offset: int, rows: int, window: int | None, keep: int) -> mx.array:
+        # Left to MLX, as it is lazy: where attention needs no mask, none is computed.
+        seen = mx.concatenate([mx.ones((self.nodes, rows), dtype=mx.bool_), self.ancestors], axis=1)
         if window is None:
-            visible = mx.ones((self.nodes, rows), dtype=mx.bool_)
-            return mx.concatenate([visible, self.ancestors], axis=1)
+            return seen
         kept = keep if rows < offset else 0
-        before = np.concatenate([np.arange(kept), np.arange(offset - (rows - kept), offset)])
-        own = offset + np.array(self.tree.depths)
-        keys = np.concatenate([before, own])
-        near = (own[:, None] - keys[None] < window - keep) | (keys[None] < keep)
-        near[:, rows:] &= self._ancestors
-        return mx.array(near)
+        own = self.depths + offset
+        keys = mx.concatenate([mx.arange(kept), mx.arange(offset - (rows - kept), offset), own])
+        near = own[:, None] - keys < window - keep
+        return seen & (near | (keys < keep) if keep else near)
 
 
 _thread = threading.local()

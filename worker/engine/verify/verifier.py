@@ -12,6 +12,7 @@ from worker.engine.kernel_set import STOCK, KernelSet
 from worker.engine.tree import TokenTree
 from worker.engine.verify.caches import adopt, adoptable
 from worker.engine.verify.copies import mapped
+from worker.engine.verify.recurrent import plain_pass
 from worker.engine.verify.restoring import RestoringPass
 from worker.engine.verify.support import limits_of, support_of
 from worker.engine.verify.taps import Taps
@@ -71,7 +72,7 @@ class Verifier:
         """Logits of every node, [N, vocabulary], lazy. Follow with exactly one `commit` or `abandon`."""
         tokens = mx.array([tree.tokens])
         if len(tree) == 1:
-            return self._run(tokens, cache)
+            return self._run_plain(tokens, cache)
         if self.mode == "tree":
             with tree_pass(tree, self.kernels):
                 return self._run(tokens, cache)
@@ -82,12 +83,19 @@ class Verifier:
 
     def step(self, token: mx.array, cache: Cache) -> mx.array:
         """Logits after one more token, [1, vocabulary], lazy; `token` is [1] and may itself be lazy."""
-        return self._run(token[None], cache)
+        return self._run_plain(token[None], cache)
 
     @property
     def hidden(self) -> mx.array | None:
         """What `taps` recorded of the latest pass or prefill, [N, width]; None without taps."""
         return self.taps.hidden if self.taps else None
+
+    def _run_plain(self, token: mx.array, cache: Cache) -> mx.array:
+        """The pass of plain decoding."""
+        if not self._support.mixers:
+            return self._run(token, cache)
+        with plain_pass(self.kernels):
+            return self._run(token, cache)
 
     def _run(self, tokens: mx.array, cache: Cache) -> mx.array:
         logits: mx.array

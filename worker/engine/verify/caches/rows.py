@@ -17,7 +17,8 @@ class _TreeRows:
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Any:
         current = active_pass()
-        if current is None or current.is_chain or current.nodes != N:
+        causal = current is not None and current.is_chain and window_size is None and not return_array
+        if current is None or causal or current.nodes != N:
             stock_mask = super().make_mask  # type: ignore[misc]
             return stock_mask(N, return_array=return_array, window_size=window_size)
         return current.mask(self.offset, window=window_size)

@@ -10,9 +10,10 @@ from worker.engine.verify.recurrent.discovery import Mixer, Plan, find_mixers
 from worker.engine.verify.recurrent.hooks import hook_convolutions
 from worker.engine.verify.recurrent.mixer import Form, form_of, tree_mixer_class
 from worker.engine.verify.recurrent.native import follow_by_tree_form
+from worker.engine.verify.recurrent.plain import plain_pass
 from worker.engine.verify.recurrent.unroll import follow_by_path_unroll
 
-__all__ = ["Form", "instrument_mixers"]
+__all__ = ["Form", "instrument_mixers", "plain_pass"]
 
 
 def instrument_mixers(model: Any, make_cache: Callable[[], Sequence[Any]]) -> dict[str, Form]:

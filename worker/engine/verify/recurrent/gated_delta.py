@@ -17,14 +17,15 @@ R_ij,c k_j,c k_i,c, and G_i scales the channels of k_i and q_i.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 from mlx_lm.models.gated_delta import compute_g, compute_lower_bound_g, gated_delta_update
 
+from worker.engine.kernel_set import STOCK, KernelSet
 from worker.engine.verify.recurrent.decay import decays, descents, log_gates
-from worker.engine.verify.recurrent.rule import Rule
+from worker.engine.verify.recurrent.gated_delta_kernel import GatedDeltaCall, kernel_call
+from worker.engine.verify.recurrent.rule import Arguments, Rule
 from worker.engine.verify.tree_pass import TreePass
 
 
@@ -136,18 +137,30 @@ def has_sequence_kernel() -> bool:
     return mx.metal.is_available() and mx.default_device() == mx.gpu
 
 
-def _outputs(arguments: Mapping[str, Any], current: TreePass) -> mx.array:
+def _outputs(arguments: Arguments, current: TreePass) -> mx.array:
     """The tree form of one call of mlx-lm's gated_delta_update."""
     assert arguments["mask"] is None
     if current.is_chain and has_sequence_kernel():
         return gated_delta_update(**arguments)[0]  # type: ignore[no-any-return]
+    return gated_delta_tree(*_rows(arguments), arguments["state"], current)
+
+
+def _kernel(arguments: Arguments, kernels: KernelSet, is_chain: bool) -> GatedDeltaCall | None:
+    """The same call by kernels."""
+    if kernels is STOCK or arguments["mask"] is not None or (is_chain and has_sequence_kernel()):
+        return None
+    return kernel_call(*_rows(arguments), arguments["state"], kernels)
+
+
+def _rows(arguments: Arguments) -> tuple[mx.array, mx.array, mx.array, mx.array, mx.array]:
+    """q, k, v, g and beta as mlx-lm's gated_delta_update makes them."""
     beta = mx.sigmoid(arguments["b"])
     if arguments["allow_neg_eigval"]:
         beta = beta * 2.0
     gate_arguments = (arguments["A_log"], arguments["a"], arguments["dt_bias"])
     bound = arguments["lower_bound"]
     g = compute_g(*gate_arguments) if bound is None else compute_lower_bound_g(*gate_arguments, bound)
-    return gated_delta_tree(arguments["q"], arguments["k"], arguments["v"], g, beta, arguments["state"], current)
+    return arguments["q"], arguments["k"], arguments["v"], g, beta
 
 
-GATED_DELTA = Rule("gated_delta_update", gated_delta_update, ("q", "k", "v", "a", "b"), _outputs)
+GATED_DELTA = Rule("gated_delta_update", gated_delta_update, ("q", "k", "v", "a", "b"), _outputs, _kernel)

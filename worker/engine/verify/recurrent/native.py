@@ -1,8 +1,8 @@
 """Mixers whose state has a tree form: one pass over all nodes, nothing of the size of a state per node.
 
 The mixer's own code runs, with its convolutions and its state update replaced by their tree forms. What it writes into
-the cache is dropped; the accepted path is replayed from the state before the tree, by mlx-lm's own update on the rows
-that the pass computed. The replay is lazy: it becomes a part of the next evaluation.
+the cache is dropped; the accepted path is replayed from the state before the tree, by mlx-lm's own update or a kernel
+on the rows that the pass computed. The replay is lazy: it becomes a part of the next evaluation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from worker.engine.verify.recurrent.convolution import kernel_size, rows_kept, t
 from worker.engine.verify.recurrent.discovery import Plan, Source, SourceKind, numbered
 from worker.engine.verify.recurrent.hooks import Convolve, listening
 from worker.engine.verify.recurrent.mixer import Call
-from worker.engine.verify.recurrent.rule import Arguments, Rule
+from worker.engine.verify.recurrent.rule import Arguments, KernelCall, Rule
 from worker.engine.verify.tree_pass import TreePass
 
 
@@ -38,7 +38,7 @@ class _Updated(NamedTuple):
     arguments: Arguments
 
     def after(self, path: Sequence[int]) -> mx.array:
-        return self.rule.state_after(self.arguments, mx.array(list(path)))
+        return self.rule.state_after(self.arguments, path)
 
 
 class _Recording:
@@ -47,7 +47,7 @@ class _Recording:
     def __init__(self, current: TreePass, plan: Plan) -> None:
         self._current = current
         self._plan = plan
-        self._sources: dict[Source, _Convolved | _Updated] = {}
+        self._sources: dict[Source, _Convolved | _Updated | KernelCall] = {}
 
     def convolution(self, conv: Any, convolve: Convolve, x: mx.array) -> mx.array:
         size = kernel_size(conv)
@@ -55,15 +55,19 @@ class _Recording:
         return tree_convolution(convolve, size, x, self._current)
 
     def update(self, rule: Rule, arguments: Arguments) -> tuple[mx.array, mx.array]:
-        self._note("update", _Updated(rule, arguments))
-        # The mixer writes the second value into the cache, which drops it.
-        return rule.tree(arguments, self._current), mx.array(0.0)
+        return self._outputs(rule, arguments), mx.array(0.0)  # written into the cache, which drops it
+
+    def _outputs(self, rule: Rule, arguments: Arguments) -> mx.array:
+        current = self._current
+        call = rule.kernel(arguments, current.kernels, is_chain=current.is_chain)
+        self._note("update", call or _Updated(rule, arguments))
+        return call.outputs(current.tree.parents) if call else rule.tree(arguments, current)
 
     def replay(self, cache: TreeArraysCache, path: Sequence[int]) -> None:
         for slot, source in self._plan:
             cache[slot] = self._sources[source].after(path)
 
-    def _note(self, kind: SourceKind, found: _Convolved | _Updated) -> None:
+    def _note(self, kind: SourceKind, found: _Convolved | _Updated | KernelCall) -> None:
         self._sources[numbered(kind, self._sources)] = found
 
 

@@ -1,0 +1,43 @@
+"""Plain decoding: the state updates of a pass over one token, by kernels where they take fewer launches.
+
+Without Metal mlx-lm makes a token's update from some fifteen small operations, in every layer; kernels take two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import mlx.core as mx
+
+from worker.engine.kernel_set import STOCK, KernelSet
+from worker.engine.verify.recurrent.hooks import Convolve, listening
+from worker.engine.verify.recurrent.rule import Arguments, Rule
+
+ROOT = (-1,)
+"""A tree of one node, by its parents."""
+
+
+@contextmanager
+def plain_pass(kernels: KernelSet) -> Iterator[None]:
+    """Run a model over one token; what it writes into its cache is the state after it."""
+    if kernels is STOCK:
+        yield
+    else:
+        with listening(_OneToken(kernels)):
+            yield
+
+
+class _OneToken:
+    """A Listener."""
+
+    def __init__(self, kernels: KernelSet) -> None:
+        self._kernels = kernels
+
+    def convolution(self, conv: Any, convolve: Convolve, x: mx.array) -> mx.array:
+        return convolve(x)
+
+    def update(self, rule: Rule, arguments: Arguments) -> tuple[mx.array, mx.array]:
+        call = rule.kernel(arguments, self._kernels, is_chain=True)
+        return (call.outputs(ROOT), call.after([0])) if call else rule.update(**arguments)
