@@ -1,27 +1,51 @@
-"""Probing: which variant of a kernel this machine runs, found out once by running each on a small problem.
+"""Probing: which variant of a kernel this machine runs, found out by running each on small problems.
 
-A variant that is not there, does not compile, or disagrees with the reference is passed over; why is kept for `doctor`.
+A kernel may fault its device or never end, so a child process runs it (`kernels.child`). A variant that is not there,
+does not compile, disagrees with the reference, or takes its process along is passed over; why is kept for `doctor`,
+and from one process to the next where there is a folder for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
+import mlx.core as mx
+
+from kernels import verdicts
+from kernels.child import Child, ChildError, EndedFromOutsideError, in_words
+
+Configuration = TypeVar("Configuration", bound=Hashable)
 Run = TypeVar("Run")
+
+SECONDS = 120.0
+"""That a probe may take: many times what compiling its kernels takes."""
 
 
 class UnavailableError(Exception):
     """This machine cannot run the variant. The message says why, in words for the operator."""
 
 
-@dataclass(frozen=True)
-class Variant(Generic[Run]):
-    """make: builds the function that runs the kernel. Raises UnavailableError."""
+@dataclass(frozen=True, eq=False)
+class Kernel(Generic[Configuration, Run]):
+    """One of the kernels, in all its variants.
+
+    home: the module that has this as KERNEL; a child finds it there, and the texts stand in its folder.
+    variants: the best first. Each makes the function that runs a configuration without compiling anything yet; it
+    raises UnavailableError. check: runs small problems; returns what is wrong with the results, None when nothing is.
+    reference: what runs where no variant does. A configuration's repr tells it from all others.
+    """
 
     name: str
-    make: Callable[[], Run]
+    home: str
+    variants: Mapping[str, Callable[[Configuration], Run]]
+    check: Callable[[Run, Configuration], str | None]
+    reference: Run
 
 
 @dataclass(frozen=True)
@@ -33,23 +57,84 @@ class Choice(Generic[Run]):
     refused: dict[str, str] = field(default_factory=dict)
 
 
-def choose(
-    variants: Sequence[Variant[Run]], check: Callable[[Run], str | None], reference: Variant[Run]
-) -> Choice[Run]:
-    """The first of `variants` that runs here and passes `check`, else `reference`, which needs no check.
+def chosen(kernel: Kernel[Configuration, Run], configuration: Configuration, folder: Path | None = None) -> Choice[Run]:
+    """What this process runs on its default device, found out at the first call. folder: keeps verdicts."""
+    return _chosen(kernel, configuration, mx.default_device().type, folder)
 
-    check: runs the small problem; returns what is wrong with the result, None when nothing is.
-    """
+
+@cache
+def _chosen(kernel: Kernel[Any, Any], configuration: Any, _device: mx.DeviceType, folder: Path | None) -> Choice[Any]:
+    with Child(SECONDS) as child:
+        return choose(kernel, configuration, folder, child)
+
+
+def choose(
+    kernel: Kernel[Configuration, Run], configuration: Configuration, folder: Path | None, child: Child
+) -> Choice[Run]:
+    """The first variant that runs here and passes its check, else the reference, which needs none."""
     refused: dict[str, str] = {}
-    for variant in variants:
+    for name, make in kernel.variants.items():
         try:
-            run = variant.make()
-            complaint = check(run)
+            run = make(configuration)
         except UnavailableError as error:
-            complaint = str(error)
-        except (RuntimeError, ValueError, OSError) as error:  # what MLX makes of a compiler's or a driver's complaint
-            complaint = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            refused[name] = str(error)
+            continue
+        complaint = remembered(kernel, name, configuration, folder, child)
         if complaint is None:
-            return Choice(variant.name, run, refused)
-        refused[variant.name] = complaint
-    return Choice(reference.name, reference.make(), refused)
+            return Choice(name, run, refused)
+        refused[name] = complaint
+    return Choice("reference", kernel.reference, refused)
+
+
+def remembered(
+    kernel: Kernel[Configuration, Run], variant: str, configuration: Configuration, folder: Path | None, child: Child
+) -> str | None:
+    """What is wrong with a variant that this machine can make: the verdict that `folder` has, or a new one."""
+    if folder is not None:
+        verdict = verdicts.read(folder, _key(kernel, variant, configuration))
+        if verdict is not None:
+            return verdict.complaint
+    return probe(kernel, variant, configuration, folder, child)
+
+
+def probe(
+    kernel: Kernel[Configuration, Run], variant: str, configuration: Configuration, folder: Path | None, child: Child
+) -> str | None:
+    """What is wrong with a variant, found out anew; `folder` has it then, whatever it had."""
+    try:
+        complaint = child.call(checked, kernel.home, variant, configuration)
+    except OSError as error:
+        return f"no process to try it in: {in_words(error)}"
+    except EndedFromOutsideError as error:
+        return str(error)
+    except ChildError as error:
+        complaint = str(error)
+    keep(kernel, variant, configuration, folder, complaint)
+    return complaint
+
+
+def keep(
+    kernel: Kernel[Configuration, Run],
+    variant: str,
+    configuration: Configuration,
+    folder: Path | None,
+    complaint: str | None,
+) -> None:
+    """Let `folder`, if there is one, say `complaint` of a variant."""
+    if folder is not None:
+        with suppress(OSError):  # the next process finds it out again
+            verdicts.write(folder, _key(kernel, variant, configuration), verdicts.Verdict(complaint))
+
+
+def checked(home: str, variant: str, configuration: Any) -> str | None:
+    """In the child: what is wrong with a variant of the kernel at `home`, None if nothing is."""
+    kernel: Kernel[Any, Any] = import_module(home).KERNEL
+    try:
+        run = kernel.variants[variant](configuration)
+    except UnavailableError as error:
+        return str(error)
+    return kernel.check(run, configuration)
+
+
+def _key(kernel: Kernel[Any, Any], variant: str, configuration: object) -> verdicts.Key:
+    return verdicts.verdict_key(kernel.name, kernel.home, variant, configuration)

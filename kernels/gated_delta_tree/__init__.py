@@ -5,25 +5,12 @@ Formulas: `reference`. Algorithms, bytes and flops: `outputs.metal` and `commit.
 
 from __future__ import annotations
 
-from functools import cache
-
 import mlx.core as mx
 
-from kernels.gated_delta_tree.cuda import cuda_recurrence
-from kernels.gated_delta_tree.metal import metal_recurrence
-from kernels.gated_delta_tree.probe import complaint
-from kernels.gated_delta_tree.problem import (
-    KEY_WIDTHS,
-    NODES_AT_MOST,
-    VALUE_COLUMNS,
-    Configuration,
-    Recurrence,
-    check_rows,
-    configuration,
-)
+from kernels.gated_delta_tree.choice import chosen
+from kernels.gated_delta_tree.problem import NODES_AT_MOST, Configuration, check_rows, configuration
 from kernels.gated_delta_tree.reference import reference
 from kernels.gated_delta_tree.tree import Tree
-from kernels.probing import Choice, UnavailableError, Variant, choose
 
 __all__ = ["Configuration", "Tree", "chosen", "configuration", "reference", "state_after", "tree_outputs"]
 
@@ -56,40 +43,3 @@ def state_after(k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx
     if path.ndim != 1 or path.dtype != mx.int32:
         raise ValueError(f"path is {path.dtype} {path.shape}; int32 [T] is needed")
     return chosen(configuration(k, v, g, beta, k)).run.commit(k, v, g, beta, state, path)
-
-
-def chosen(problem: Configuration) -> Choice[Recurrence]:
-    """What this process runs on the default device, found out at the first call for these widths and types."""
-    return _chosen(problem, mx.default_device() == mx.gpu)
-
-
-@cache
-def _chosen(problem: Configuration, on_gpu: bool) -> Choice[Recurrence]:
-    def metal() -> Recurrence:
-        _need(on_gpu and mx.metal.is_available(), "MLX does not compute on Metal here")
-        _need_widths(problem)
-        return metal_recurrence(mx.fast.metal_kernel)
-
-    def cuda() -> Recurrence:
-        _need(on_gpu and mx.cuda.is_available(), "MLX does not compute on CUDA here")
-        _need_widths(problem)
-        return cuda_recurrence(mx.fast.cuda_kernel)
-
-    return choose(
-        [Variant("metal", metal), Variant("cuda", cuda)],
-        lambda run: complaint(run, problem),
-        Variant("reference", reference),
-    )
-
-
-def _need_widths(problem: Configuration) -> None:
-    _need(problem.key_width in KEY_WIDTHS, f"keys are {problem.key_width} wide; the kernel has {KEY_WIDTHS}")
-    _need(
-        problem.value_width % VALUE_COLUMNS == 0,
-        f"values are {problem.value_width} wide; the kernel needs a multiple of {VALUE_COLUMNS}",
-    )
-
-
-def _need(condition: bool, reason: str) -> None:
-    if not condition:
-        raise UnavailableError(reason)

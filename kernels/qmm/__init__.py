@@ -6,14 +6,26 @@ Rows beyond the first then cost arithmetic but no further reads of weights, whic
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import mlx.core as mx
 
+from kernels import probing
 from kernels.probing import Choice
-from kernels.qmm import variants
 from kernels.qmm.reference import Product, reference
+from kernels.qmm.variants import KERNEL, Configuration
 
-__all__ = ["BITS", "GROUP_SIZES", "MOST_ROWS", "chosen", "quantized_matmul", "reference"]
+__all__ = [
+    "BITS",
+    "DTYPES",
+    "GROUP_SIZES",
+    "KERNEL",
+    "MOST_ROWS",
+    "Configuration",
+    "chosen",
+    "quantized_matmul",
+    "reference",
+]
 
 MOST_ROWS = 32
 BITS = (4, 8)
@@ -46,9 +58,12 @@ def quantized_matmul(
     return out.reshape(*x.shape[:-1], w.shape[0])
 
 
-def chosen(dtype: mx.Dtype, *, group_size: int, bits: int) -> Choice[Product]:
-    """The variant that this machine uses for x of `dtype`, and why not those before it; the first call probes."""
-    return variants.chosen(mx.default_device().type, dtype, group_size, bits)
+def chosen(dtype: mx.Dtype, *, group_size: int, bits: int, folder: Path | None = None) -> Choice[Product]:
+    """The variant that this process uses for x of `dtype`, and why not those before it.
+
+    The first call tries them in a child process, unless `folder` has their verdicts; it keeps new ones.
+    """
+    return probing.chosen(KERNEL, Configuration(dtype, group_size, bits), folder)
 
 
 def _check(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> None:

@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import re
 from functools import cache, partial
+from typing import NamedTuple
 
 import mlx.core as mx
 
-from kernels.probing import Choice, UnavailableError, Variant, choose
+from kernels.probing import Kernel, UnavailableError
 from kernels.qmm import cuda, metal
 from kernels.qmm.reference import Product, reference
 
 TOLERANCE = 0.02  # of the largest value; the reference does not round weights, a wrong layout is off by about 1
 PROBED_COLUMNS = 40
-PROBED_ROWS = (1, 8, 11, 16, 21, 24, 29, 32)  # each number of row blocks, whole and ragged
+PROBED_ROWS = (1, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 32)  # each number of row blocks, least, ragged and whole
 PROBED_GROUPS = 5
 DEEP_ROWS = (8, 16, 32)  # each tiling of the CUDA kernel,
 DEPTH = 4096  # with a K that it cuts into as many slices as most products
 
 
-@cache
-def chosen(device: mx.DeviceType, dtype: mx.Dtype, group_size: int, bits: int) -> Choice[Product]:
-    """Found out once per process and configuration. device: the type of `mx.default_device()`."""
-    variants = [
-        Variant("tensor", partial(_metal, "tensor", device)),
-        Variant("simdgroup", partial(_metal, "simdgroup", device)),
-        Variant("cuda", partial(_cuda, device, dtype)),
-    ]
-    return choose(variants, partial(complaint, dtype, group_size, bits), Variant("reference", lambda: reference))
+class Configuration(NamedTuple):
+    """dtype: of x, scales and biases."""
+
+    dtype: mx.Dtype
+    group_size: int
+    bits: int
 
 
-def complaint(dtype: mx.Dtype, group_size: int, bits: int, run: Product) -> str | None:
+def complaint(run: Product, configuration: Configuration) -> str | None:
     """What is wrong with the products of `run` when rows and columns are not whole tiles; None if nothing is."""
+    dtype, group_size, bits = configuration
     shallow = [(rows, PROBED_GROUPS * group_size) for rows in PROBED_ROWS]
     for rows, depth in shallow + [(rows, DEPTH) for rows in DEEP_ROWS]:
         x = mx.random.normal((rows, depth), key=mx.random.key(rows)).astype(dtype)
@@ -50,26 +49,6 @@ def has_tensor_units(architecture: str) -> bool:
     """Of `mx.device_info()["architecture"]`, such as applegpu_g17s: as MLX decides, M5 and later, and later phones."""
     match = re.fullmatch(r"applegpu_g(\d+)([a-z])", architecture)
     return match is not None and int(match[1]) >= (18 if match[2] == "p" else 17)
-
-
-def _metal(name: metal.Name, device: mx.DeviceType) -> Product:
-    if not mx.metal.is_available():
-        raise UnavailableError("this machine has no Metal")
-    architecture = _gpu(device)
-    if name == "tensor" and not has_tensor_units(architecture):
-        raise UnavailableError(f"the GPU ({architecture}) has no tensor units; M5 and later have them")
-    return metal.product(name, mx.fast.metal_kernel)
-
-
-def _cuda(device: mx.DeviceType, dtype: mx.Dtype) -> Product:
-    if not mx.cuda.is_available():
-        raise UnavailableError("this machine has no CUDA")
-    architecture = _gpu(device)
-    if architecture != cuda.COMPUTE_CAPABILITY:
-        raise UnavailableError(f"the GPU is {architecture}; the kernel is for {cuda.COMPUTE_CAPABILITY}")
-    if dtype not in cuda.DTYPES:
-        raise UnavailableError(f"x, scales and biases are {dtype}; the kernel multiplies bfloat16 and float16")
-    return where_planned(cuda.product(mx.fast.cuda_kernel))
 
 
 def where_planned(product: Product) -> Product:
@@ -96,8 +75,37 @@ def _has_plan(rows: int, depth: int, columns: int, group_size: int, bits: int) -
     return True
 
 
-def _gpu(device: mx.DeviceType) -> str:
+def _metal(name: metal.Name, _: Configuration) -> Product:
+    if not mx.metal.is_available():
+        raise UnavailableError("this machine has no Metal")
+    architecture = _gpu()
+    if name == "tensor" and not has_tensor_units(architecture):
+        raise UnavailableError(f"the GPU ({architecture}) has no tensor units; M5 and later have them")
+    return metal.product(name, mx.fast.metal_kernel)
+
+
+def _cuda(configuration: Configuration) -> Product:
+    if not mx.cuda.is_available():
+        raise UnavailableError("this machine has no CUDA")
+    architecture, dtype = _gpu(), configuration.dtype
+    if architecture != cuda.COMPUTE_CAPABILITY:
+        raise UnavailableError(f"the GPU is {architecture}; the kernel is for {cuda.COMPUTE_CAPABILITY}")
+    if dtype not in cuda.DTYPES:
+        raise UnavailableError(f"x, scales and biases are {dtype}; the kernel multiplies bfloat16 and float16")
+    return where_planned(cuda.product(mx.fast.cuda_kernel))
+
+
+def _gpu() -> str:
     """The architecture of MLX's GPU."""
-    if device != mx.DeviceType.gpu:
+    if mx.default_device() != mx.gpu:
         raise UnavailableError("MLX's default device is not the GPU")
     return str(mx.device_info()["architecture"])
+
+
+KERNEL: Kernel[Configuration, Product] = Kernel(
+    name="qmm",
+    home=__name__,
+    variants={"tensor": partial(_metal, "tensor"), "simdgroup": partial(_metal, "simdgroup"), "cuda": _cuda},
+    check=complaint,
+    reference=reference,
+)

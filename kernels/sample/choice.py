@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
+from pathlib import Path
 
 import mlx.core as mx
 
-from kernels.probing import Choice, UnavailableError, Variant, choose
+from kernels import probing
+from kernels.probing import Choice, Kernel, UnavailableError
 from kernels.sample.cuda import cuda_sample
 from kernels.sample.draws import Draw
 from kernels.sample.metal import metal_sample
@@ -24,18 +25,9 @@ DRAWS = (
 )
 
 
-def chosen(dtype: mx.Dtype) -> Choice[Sample]:
-    """Found out once in a process for each default device."""
-    return _chosen(dtype, mx.default_device().type)
-
-
-@cache
-def _chosen(dtype: mx.Dtype, _device: mx.DeviceType) -> Choice[Sample]:
-    return choose(
-        [Variant("metal", _metal), Variant("cuda", _cuda)],
-        lambda run: complaint(run, dtype),
-        Variant("reference", lambda: reference_sample),
-    )
+def chosen(dtype: mx.Dtype, folder: Path | None = None) -> Choice[Sample]:
+    """Found out at the first call in a process. folder: keeps verdicts from one process to the next."""
+    return probing.chosen(KERNEL, dtype, folder)
 
 
 def complaint(run: Sample, dtype: mx.Dtype) -> str | None:
@@ -48,13 +40,22 @@ def complaint(run: Sample, dtype: mx.Dtype) -> str | None:
     return None
 
 
-def _metal() -> Sample:
+def _metal(_: mx.Dtype) -> Sample:
     if not (mx.metal.is_available() and mx.default_device() == mx.gpu):
         raise UnavailableError("Metal is not the default device here")
     return metal_sample(mx.fast.metal_kernel)
 
 
-def _cuda() -> Sample:
+def _cuda(_: mx.Dtype) -> Sample:
     if not (mx.cuda.is_available() and mx.default_device() == mx.gpu):
         raise UnavailableError("CUDA is not the default device here")
     return cuda_sample(mx.fast.cuda_kernel)
+
+
+KERNEL: Kernel[mx.Dtype, Sample] = Kernel(
+    name="sample",
+    home=__name__,
+    variants={"metal": _metal, "cuda": _cuda},
+    check=complaint,
+    reference=reference_sample,
+)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
 import mlx.core as mx
 
-from kernels.probing import Choice, UnavailableError, Variant, choose
+from kernels import probing
+from kernels.probing import Choice, Kernel, UnavailableError
 from kernels.tree_attention.cuda import cuda
 from kernels.tree_attention.metal import metal
 from kernels.tree_attention.plan import SIMDGROUPS, most_rows_per_simdgroup
@@ -20,18 +22,16 @@ TOLERANCES = {mx.float32: 5e-3, mx.float16: 5e-3, mx.bfloat16: 1e-2}
 """Against the reference, which may round its weights to the dtype, or products to TF32. Results are 0.1 to 0.5."""
 
 
-def chosen(dtype: mx.Dtype, head_size: int) -> Choice[TreeAttention]:
-    """Found out once in a process for each default device."""
-    return _chosen(dtype, head_size, mx.default_device().type)
+class Configuration(NamedTuple):
+    """dtype: of queries, keys and values."""
+
+    dtype: mx.Dtype
+    head_size: int
 
 
-@cache
-def _chosen(dtype: mx.Dtype, head_size: int, _device: mx.DeviceType) -> Choice[TreeAttention]:
-    return choose(
-        [Variant("metal", _metal), Variant("cuda", _cuda)],
-        lambda run: complaint(run, dtype, head_size),
-        Variant("reference", lambda: reference),
-    )
+def chosen(dtype: mx.Dtype, head_size: int, folder: Path | None = None) -> Choice[TreeAttention]:
+    """Found out at the first call in a process. folder: keeps verdicts from one process to the next."""
+    return probing.chosen(KERNEL, Configuration(dtype, head_size), folder)
 
 
 def complaint(run: TreeAttention, dtype: mx.Dtype, head_size: int) -> str | None:
@@ -62,13 +62,22 @@ def _numbers_of_heads(head_size: int) -> list[int]:
     return [count * SIMDGROUPS // NODES for count in (1, 2, 4, 8) if count <= most]
 
 
-def _metal() -> TreeAttention:
+def _metal(_: Configuration) -> TreeAttention:
     if not (mx.metal.is_available() and mx.default_device() == mx.gpu):
         raise UnavailableError("Metal is not the default device here")
     return metal(mx.fast.metal_kernel)
 
 
-def _cuda() -> TreeAttention:
+def _cuda(_: Configuration) -> TreeAttention:
     if not (mx.cuda.is_available() and mx.default_device() == mx.gpu):
         raise UnavailableError("CUDA is not the default device here")
     return cuda(mx.fast.cuda_kernel)
+
+
+KERNEL: Kernel[Configuration, TreeAttention] = Kernel(
+    name="tree_attention",
+    home=__name__,
+    variants={"metal": _metal, "cuda": _cuda},
+    check=lambda run, configuration: complaint(run, *configuration),
+    reference=reference,
+)

@@ -1,53 +1,148 @@
-"""Which variant is chosen, and what is told of the others."""
+"""Which variant is chosen, what is told of the others, and that none can harm the process that chooses."""
 
-from collections.abc import Callable
+from __future__ import annotations
 
-from kernels.probing import Choice, UnavailableError, Variant, choose
+import dataclasses
+import os
+from pathlib import Path
 
-Double = Callable[[int], int]
+import mlx.core as mx
+import pytest
+from doubling import KERNEL, Configuration, Double, right
 
+from kernels.child import Child
+from kernels.probing import Choice, Kernel, choose, chosen, probe, remembered
 
-def right(number: int) -> int:
-    return 2 * number
-
-
-def wrong(number: int) -> int:
-    return number + 2
-
-
-def crashing(number: int) -> int:
-    raise RuntimeError(f"no pipeline\n  for {number}")
+SECONDS = 60.0
 
 
-def absent() -> Double:
-    raise UnavailableError("needs an M5")
+@pytest.fixture
+def configuration(tmp_path: Path) -> Configuration:
+    return Configuration(mx.bfloat16, 5, tmp_path / str(os.getpid()))
 
 
-def check(run: Double) -> str | None:
-    got = run(5)
-    return None if got == 10 else f"5 doubled is {got}"
+def processes(configuration: Configuration) -> list[int]:
+    """Those that checked a variant, in order."""
+    return [int(line) for line in configuration.log.read_text().split()] if configuration.log.exists() else []
 
 
-REFERENCE = Variant[Double]("reference", lambda: right)
+def only(*names: str) -> Kernel[Configuration, Double]:
+    return dataclasses.replace(KERNEL, variants={name: KERNEL.variants[name] for name in names})
 
 
-def test_the_first_that_passes_is_taken_and_the_ones_before_it_are_explained() -> None:
-    variants = [
-        Variant[Double]("tensor", absent),
-        Variant[Double]("crashing", lambda: crashing),
-        Variant[Double]("wrong", lambda: wrong),
-        Variant[Double]("simdgroup", lambda: right),
-        Variant[Double]("never looked at", absent),
-    ]
-    assert choose(variants, check, REFERENCE) == Choice(
-        "simdgroup",
+def test_the_first_that_passes_is_taken_and_the_ones_before_it_are_explained(configuration: Configuration) -> None:
+    names = [name for name in KERNEL.variants if name not in ("hanging", "told to end")]
+    with Child(SECONDS) as child:
+        choice = choose(only(*names), configuration, None, child)
+    assert choice == Choice(
+        "right",
         right,
-        {"tensor": "needs an M5", "crashing": "RuntimeError: no pipeline for 5", "wrong": "5 doubled is 7"},
+        {
+            "absent": "needs an M5",
+            "raising": "RuntimeError: no pipeline for 5",
+            "aborting": "SIGABRT ended its process: the GPU fell over 5",
+            "leaving": "its process ended with status 5",
+            "unmakeable elsewhere": "only the parent has a GPU",
+            "wrong": "5 doubled is 7",
+        },
     )
+    raised, aborted, left, *others = processes(configuration)
+    # A process that a variant failed in is asked nothing more.
+    assert len({raised, aborted, left, *others, os.getpid()}) == 5
+    assert len(others) == 2
+    assert len(set(others)) == 1
 
 
-def test_the_reference_is_what_remains() -> None:
-    assert choose([Variant[Double]("wrong", lambda: wrong)], check, REFERENCE) == Choice(
-        "reference", right, {"wrong": "5 doubled is 7"}
-    )
-    assert choose([], check, REFERENCE).name == "reference"
+def test_a_variant_that_hangs_is_given_up(configuration: Configuration) -> None:
+    with Child(SECONDS) as child, Child(1.0) as impatient:
+        assert remembered(KERNEL, "hanging", configuration, None, impatient) == "it gave no answer within 1 s"
+        assert remembered(KERNEL, "right", configuration, None, child) is None
+    for process in processes(configuration):
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+def test_the_reference_is_what_remains(configuration: Configuration) -> None:
+    with Child(SECONDS) as child:
+        choice = choose(only("wrong"), configuration, None, child)
+        assert choice == Choice("reference", right, {"wrong": "5 doubled is 7"})
+        assert choose(only(), configuration, None, child).name == "reference"
+
+
+def test_where_no_variant_can_run_there_is_no_child(
+    configuration: Configuration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subprocess.Popen", None)
+    assert chosen(only("absent"), configuration).refused == {"absent": "needs an M5"}
+
+
+def test_without_a_folder_a_process_tries_once(configuration: Configuration) -> None:
+    kernel = only("wrong", "right")
+    first = chosen(kernel, configuration)
+    assert chosen(kernel, configuration) is first
+    assert len(processes(configuration)) == 2
+
+
+def test_verdicts_outlive_the_process(configuration: Configuration, tmp_path: Path) -> None:
+    kernel, folder = only("aborting", "right"), tmp_path / "verdicts"
+    with Child(SECONDS) as child:
+        first = choose(kernel, configuration, folder, child)
+        assert len(processes(configuration)) == 2
+        assert choose(kernel, configuration, folder, child) == first
+        assert len(processes(configuration)) == 2
+        choose(kernel, configuration._replace(number=6), folder, child)
+        assert len(processes(configuration)) == 4
+
+
+def test_a_fresh_probe_replaces_what_is_remembered(configuration: Configuration, tmp_path: Path) -> None:
+    folder = tmp_path / "verdicts"
+    with Child(SECONDS) as child:
+        assert remembered(KERNEL, "right", configuration, folder, child) is None
+        (verdict,) = folder.iterdir()
+        verdict.write_text(verdict.read_text().replace("null", '"it fell over"'))
+        assert remembered(KERNEL, "right", configuration, folder, child) == "it fell over"
+        assert probe(KERNEL, "right", configuration, folder, child) is None
+        assert remembered(KERNEL, "right", configuration, folder, child) is None
+    assert len(processes(configuration)) == 2
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"complaint": 5}', "{}"])
+def test_a_verdict_that_is_no_verdict_is_found_out_again(
+    content: str, configuration: Configuration, tmp_path: Path
+) -> None:
+    folder = tmp_path / "verdicts"
+    with Child(SECONDS) as child:
+        probe(KERNEL, "right", configuration, folder, child)
+        (verdict,) = folder.iterdir()
+        verdict.write_text(content)
+        assert remembered(KERNEL, "right", configuration, folder, child) is None
+    assert len(processes(configuration)) == 2
+
+
+def test_what_was_ended_from_outside_is_not_remembered(configuration: Configuration, tmp_path: Path) -> None:
+    folder = tmp_path / "verdicts"
+    with Child(SECONDS) as child:
+        complaint = remembered(KERNEL, "told to end", configuration, folder, child)
+    assert complaint == "SIGTERM ended its process"
+    assert not folder.exists()
+
+
+def test_a_folder_that_cannot_be_written_costs_a_probe(configuration: Configuration, tmp_path: Path) -> None:
+    folder = tmp_path / "file"
+    folder.write_text("")
+    with Child(SECONDS) as child:
+        assert remembered(KERNEL, "right", configuration, folder, child) is None
+        assert remembered(KERNEL, "right", configuration, folder, child) is None
+    assert len(processes(configuration)) == 2
+
+
+def test_without_a_process_nothing_is_remembered(
+    configuration: Configuration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
+    folder = tmp_path / "verdicts"
+    with Child(SECONDS) as child:
+        complaint = remembered(KERNEL, "right", configuration, folder, child)
+    assert complaint is not None
+    assert complaint.startswith("no process to try it in: FileNotFoundError")
+    assert not folder.exists()

@@ -9,10 +9,13 @@ from qmm_problems import Problem, assert_one_rounding
 
 from kernels import qmm
 from kernels.host import metal_kernel
-from kernels.probing import Choice
+from kernels.probing import Choice, UnavailableError
 from kernels.qmm import cuda, variants
 from kernels.qmm.metal import Name, product
 from kernels.qmm.reference import Product, reference
+from kernels.qmm.variants import Configuration
+
+CONFIGURATION = Configuration(mx.bfloat16, group_size=64, bits=4)
 
 
 @pytest.fixture
@@ -92,19 +95,18 @@ def test_errors_name_what_is_wrong(operands: tuple[mx.array, ...], group_size: i
 @pytest.mark.parametrize("name", ["simdgroup", "tensor"])
 def test_the_probe_passes_the_variants_and_refuses_a_wrong_product(name: Name) -> None:
     right = product(name, metal_kernel)
-    assert variants.complaint(mx.bfloat16, 64, 4, right) is None
-    assert variants.complaint(mx.bfloat16, 64, 4, lambda x, *rest: right(x[::-1], *rest)) is not None
-    assert variants.complaint(mx.bfloat16, 64, 4, lambda *all_: right(*all_) * float("nan")) is not None
+    assert variants.complaint(right, CONFIGURATION) is None
+    assert variants.complaint(lambda x, *rest: right(x[::-1], *rest), CONFIGURATION) is not None
+    assert variants.complaint(lambda *all_: right(*all_) * float("nan"), CONFIGURATION) is not None
 
 
+@pytest.mark.skipif(mx.default_device() == mx.gpu, reason="states what a machine without a GPU says")
 def test_on_the_cpu_the_reference_is_used_and_the_others_are_explained() -> None:
-    chosen = variants.chosen(mx.DeviceType.cpu, mx.bfloat16, 64, 4)
-    assert chosen.name == "reference"
-    assert chosen.run is reference
-    on_cpu = "MLX's default device is not the GPU"
-    without_metal = on_cpu if mx.metal.is_available() else "this machine has no Metal"
-    without_cuda = on_cpu if mx.cuda.is_available() else "this machine has no CUDA"
-    assert chosen.refused == {"tensor": without_metal, "simdgroup": without_metal, "cuda": without_cuda}
+    choice = qmm.chosen(mx.bfloat16, group_size=64, bits=4)
+    assert choice.name == "reference"
+    assert choice.run is reference
+    without_metal, without_cuda = "this machine has no Metal", "this machine has no CUDA"
+    assert choice.refused == {"tensor": without_metal, "simdgroup": without_metal, "cuda": without_cuda}
 
 
 @pytest.mark.parametrize(
@@ -122,8 +124,11 @@ def test_a_gpu_of_another_kind_and_a_wide_type_are_explained(
     architecture: str, dtype: mx.Dtype, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mx.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(mx, "default_device", lambda: mx.gpu)
     monkeypatch.setattr(mx, "device_info", lambda: {"architecture": architecture})
-    assert variants.chosen.__wrapped__(mx.DeviceType.gpu, dtype, 64, 4).refused["cuda"] == words
+    with pytest.raises(UnavailableError) as error:
+        variants.KERNEL.variants["cuda"](Configuration(dtype, 64, 4))
+    assert str(error.value) == words
 
 
 def counted(shapes: list[tuple[int, ...]]) -> Product:
@@ -165,7 +170,7 @@ def test_scales_of_another_type_than_x_take_the_stock_path() -> None:
 
 def test_the_probe_reaches_every_tiling_of_the_cuda_kernel_with_four_slices_of_k() -> None:
     shapes = list[tuple[int, ...]]()
-    assert variants.complaint(mx.bfloat16, 64, 4, counted(shapes)) is None
+    assert variants.complaint(counted(shapes), CONFIGURATION) is None
     plans = [cuda.plan(rows, depth, variants.PROBED_COLUMNS, 64, 4) for rows, depth in shapes]
     assert {(plan.rows, plan.split) for plan in plans} == {(rows, split) for rows in (8, 16, 32) for split in (2, 4)}
 

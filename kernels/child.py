@@ -1,0 +1,169 @@
+"""Calls in a child process, for what may end or hang its process: the caller goes on, and is told in words.
+
+The child is `python -m kernels.child`, with one end of a socket pair; functions, arguments and results cross by pickle.
+A child is done after a call that failed, whose device may be left in any state; the next call starts another.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from math import ceil
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from types import TracebackType
+from typing import IO, Any, TypeVar
+
+import mlx.core as mx
+
+Result = TypeVar("Result")
+
+GRACE_SECONDS = 5
+"""How long a killed child may take to go. One that the driver holds longer is left behind."""
+FROM_OUTSIDE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+
+
+class ChildError(Exception):
+    """The call gave no result. The message says what became of it."""
+
+
+class EndedFromOutsideError(ChildError):
+    """The child was told to end, or memory was short: nothing is known of the call."""
+
+
+class Child:
+    """The process that calls go to; it is started by the first one. `seconds`: that each call may take, start included.
+
+    Functions have to be those of a module, found by name; the child looks for modules where this process does.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._running: tuple[subprocess.Popen[bytes], Connection] | None = None
+        self._said: IO[bytes] | None = None
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """What the function returns.
+
+        ChildError when it raises, ends its process or takes too long; OSError when there can be no process.
+        """
+        process, connection = self._started()
+        try:
+            connection.send((self._seconds, function, arguments))
+            if not connection.poll(self._seconds):
+                raise ChildError(f"it gave no answer within {self._seconds:g} s")
+            complaint, result = connection.recv()
+        except (EOFError, ConnectionError) as error:
+            raise self._death(process) from error
+        except BaseException:
+            self._end()
+            raise
+        if complaint is not None:
+            self._end()
+            raise ChildError(complaint)
+        return result  # type: ignore[no-any-return]
+
+    def _started(self) -> tuple[subprocess.Popen[bytes], Connection]:
+        if self._running is None:
+            own, others = multiprocessing.Pipe()
+            self._said = tempfile.TemporaryFile()  # noqa: SIM115 (it is closed when the child is)
+            with others:
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "kernels.child", str(others.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._said,
+                    stderr=self._said,
+                    pass_fds=[others.fileno()],
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                    start_new_session=True,  # what a terminal sends is for this process, which ends the child
+                )
+            self._running = process, own
+        return self._running
+
+    def _death(self, process: subprocess.Popen[bytes]) -> ChildError:
+        """What a child that closed its end died of."""
+        try:
+            status = process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            status = None
+        last_words = self._last_words()
+        self._end()
+        if status is None:
+            return ChildError(f"its process closed the connection and stayed{last_words}")
+        if status < 0:
+            ended = f"{signal.Signals(-status).name} ended its process{last_words}"
+            return EndedFromOutsideError(ended) if -status in FROM_OUTSIDE else ChildError(ended)
+        return ChildError(f"its process ended with status {status}{last_words}")
+
+    def _last_words(self) -> str:
+        assert self._said is not None
+        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - 4096))
+        lines = self._said.read().decode("utf-8", "replace").split("\n")
+        return next((f": {line.strip()}" for line in reversed(lines) if line.strip()), "")
+
+    def _end(self) -> None:
+        if self._running is not None:
+            process, connection = self._running
+            connection.close()
+            process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_SECONDS)
+            self._running = None
+        if self._said is not None:
+            self._said.close()
+            self._said = None
+
+
+def in_words(error: Exception) -> str:
+    """The kind of error and its message, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def serve(descriptor: int) -> None:
+    """Answers calls, each with a pair of what was wrong and the result, until the caller closes the connection."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with Connection(descriptor) as connection:
+        while True:
+            try:
+                seconds, function, arguments = connection.recv()
+            except EOFError:
+                return
+            signal.alarm(ceil(seconds) + GRACE_SECONDS)  # ends a call that hangs when its caller is gone
+            complaint = result = None
+            try:
+                result = function(*arguments)
+            except (RuntimeError, ValueError, OSError) as error:  # MLX's, of a compiler's or a driver's complaint
+                complaint = in_words(error)
+            signal.alarm(0)
+            connection.send((complaint, result))
+
+
+def _by_name(dtype: mx.Dtype) -> tuple[Callable[..., Any], tuple[str]]:
+    return _dtype, (str(dtype).removeprefix("mlx.core."),)
+
+
+def _dtype(name: str) -> mx.Dtype:
+    return getattr(mx, name)  # type: ignore[no-any-return]
+
+
+ForkingPickler.register(mx.Dtype, _by_name)  # MLX's types cannot be pickled
+
+if __name__ == "__main__":
+    from kernels.child import serve as serve_by_name  # what crosses by pickle is named by module, not __main__
+
+    serve_by_name(int(sys.argv[1]))

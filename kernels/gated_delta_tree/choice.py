@@ -1,0 +1,54 @@
+"""Which variant this machine runs for widths and types."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlx.core as mx
+
+from kernels import probing
+from kernels.gated_delta_tree.cuda import cuda_recurrence
+from kernels.gated_delta_tree.metal import metal_recurrence
+from kernels.gated_delta_tree.probe import complaint
+from kernels.gated_delta_tree.problem import KEY_WIDTHS, VALUE_COLUMNS, Configuration, Recurrence
+from kernels.gated_delta_tree.reference import reference
+from kernels.probing import Choice, Kernel, UnavailableError
+
+
+def chosen(problem: Configuration, folder: Path | None = None) -> Choice[Recurrence]:
+    """Found out at the first call in a process. folder: keeps verdicts from one process to the next."""
+    return probing.chosen(KERNEL, problem, folder)
+
+
+def _metal(problem: Configuration) -> Recurrence:
+    _need(mx.default_device() == mx.gpu and mx.metal.is_available(), "MLX does not compute on Metal here")
+    _need_widths(problem)
+    return metal_recurrence(mx.fast.metal_kernel)
+
+
+def _cuda(problem: Configuration) -> Recurrence:
+    _need(mx.default_device() == mx.gpu and mx.cuda.is_available(), "MLX does not compute on CUDA here")
+    _need_widths(problem)
+    return cuda_recurrence(mx.fast.cuda_kernel)
+
+
+def _need_widths(problem: Configuration) -> None:
+    _need(problem.key_width in KEY_WIDTHS, f"keys are {problem.key_width} wide; the kernel has {KEY_WIDTHS}")
+    _need(
+        problem.value_width % VALUE_COLUMNS == 0,
+        f"values are {problem.value_width} wide; the kernel needs a multiple of {VALUE_COLUMNS}",
+    )
+
+
+def _need(condition: bool, reason: str) -> None:
+    if not condition:
+        raise UnavailableError(reason)
+
+
+KERNEL: Kernel[Configuration, Recurrence] = Kernel(
+    name="gated_delta_tree",
+    home=__name__,
+    variants={"metal": _metal, "cuda": _cuda},
+    check=complaint,
+    reference=reference(),
+)

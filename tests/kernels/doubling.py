@@ -1,0 +1,95 @@
+"""A kernel whose variants do all that a kernel can do to its process; a child finds it here by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from kernels.probing import Kernel, UnavailableError
+
+Double = Callable[[int], int]
+
+
+class Configuration(NamedTuple):
+    """log: a file that every check adds its process to."""
+
+    dtype: mx.Dtype
+    number: int
+    log: Path
+
+
+def right(number: int) -> int:
+    return 2 * number
+
+
+def wrong(number: int) -> int:
+    return number + 2
+
+
+def raising(number: int) -> int:
+    raise RuntimeError(f"no pipeline\n  for {number}")
+
+
+def aborting(number: int) -> int:
+    print("it will be", file=sys.stderr)
+    print(f"the GPU fell over {number}\n", file=sys.stderr, flush=True)
+    os.abort()
+
+
+def leaving(number: int) -> int:
+    os._exit(number)
+
+
+def hanging(number: int) -> int:
+    while True:
+        time.sleep(60)
+
+
+def told_to_end(number: int) -> int:
+    os.kill(os.getpid(), signal.SIGTERM)
+    return hanging(number)
+
+
+def absent(_: Configuration) -> Double:
+    raise UnavailableError("needs an M5")
+
+
+def unmakeable_elsewhere(configuration: Configuration) -> Double:
+    if os.getppid() == int(configuration.log.stem):
+        raise UnavailableError("only the parent has a GPU")
+    return right
+
+
+def check(run: Double, configuration: Configuration) -> str | None:
+    with configuration.log.open("a") as log:
+        log.write(f"{os.getpid()}\n")
+    assert configuration.dtype == mx.bfloat16
+    got = run(configuration.number)
+    return None if got == 2 * configuration.number else f"{configuration.number} doubled is {got}"
+
+
+KERNEL: Kernel[Configuration, Double] = Kernel(
+    name="double",
+    home=__name__,
+    variants={
+        "absent": absent,
+        "raising": lambda _: raising,
+        "aborting": lambda _: aborting,
+        "leaving": lambda _: leaving,
+        "hanging": lambda _: hanging,
+        "told to end": lambda _: told_to_end,
+        "unmakeable elsewhere": unmakeable_elsewhere,
+        "wrong": lambda _: wrong,
+        "right": lambda _: right,
+        "never looked at": absent,
+    },
+    check=check,
+    reference=right,
+)

@@ -1,0 +1,60 @@
+"""What a verdict depends on: it is of no use on another machine, or after a change of a kernel's text or probe."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from kernels.verdicts import Key, Verdict, read, texts_digest, verdict_key, write
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    package = tmp_path / "kernel_of_a_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "choice.py").write_text("")
+    (package / "text.metal").write_text("out[0] = 1;")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for module in ("kernel_of_a_test", "kernel_of_a_test.choice"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    return "kernel_of_a_test.choice"
+
+
+def key(home: str, variant: str = "metal", configuration: object = (mx.bfloat16, 64)) -> Key:
+    texts_digest.cache_clear()
+    return verdict_key("double", home, variant, configuration)
+
+
+def test_a_verdict_is_that_of_its_key(home: str, tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "kernels"
+    assert read(folder, key(home)) is None
+    write(folder, key(home), Verdict("off by 2"))
+    write(folder, key(home, variant="cuda"), Verdict(None))
+    assert read(folder, key(home)) == Verdict("off by 2")
+    assert read(folder, key(home, variant="cuda")) == Verdict(None)
+    assert read(folder, key(home, configuration=(mx.float16, 64))) is None
+    assert sorted(path.suffix for path in folder.iterdir()) == [".json", ".json"]
+
+
+@pytest.mark.parametrize("name", ["text.metal", "choice.py"])
+def test_a_change_of_a_text_or_of_the_probe_is_another_key(name: str, home: str, tmp_path: Path) -> None:
+    before = key(home)
+    path = tmp_path / "kernel_of_a_test" / name
+    path.write_text(path.read_text() + "\n")
+    assert key(home) != before
+
+
+def test_another_mlx_system_or_gpu_is_another_key(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [key(home)]
+    monkeypatch.setattr(mx, "device_info", lambda: {"device_name": "Apple M9", "architecture": "applegpu_g21s"})
+    keys.append(key(home))
+    monkeypatch.setattr("kernels.verdicts.version", lambda _: "99.1")
+    keys.append(key(home))
+    monkeypatch.setattr("platform.platform", lambda: "macOS-31.0-arm64")
+    keys.append(key(home))
+    assert keys[-1]["gpu"] == "Apple M9 (applegpu_g21s)"
+    assert len({tuple(one.values()) for one in keys}) == 4
