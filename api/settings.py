@@ -80,6 +80,9 @@ class Settings(BaseSettings):
         description="MB (2^20 bytes) for snapshots of prompts, so that a shared prefix is prefilled once; "
         "unset: a quarter of what the weights leave",
     )
+    kernels: Literal["auto", "off"] = Field(
+        "auto", description="auto: what this machine's own kernels compute faster than MLX; off: MLX's operations alone"
+    )
     batch_memory: bool = Field(True, description="whether earlier answers of a batch help to guess later ones")
     lease_seconds: float = Field(45, ge=2, description="silence after which a worker's request goes to another worker")
     heartbeat_seconds: float = Field(5, gt=0, description="time between a worker's signs of life")

@@ -167,6 +167,7 @@ class Coordinator:
 
 _WORKER_SETTINGS = (
     "drafter",
+    "kernels",
     "default_max_tokens",
     "max_tree_nodes",
     "prefill_chunk",

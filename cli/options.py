@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -42,6 +42,10 @@ Drafter = Annotated[
         "options follow a colon: mtp:depth=4,beam=2.",
         show_default=False,
     ),
+]
+Kernels = Annotated[
+    Literal["auto", "off"] | None,
+    typer.Option("--kernels", help="auto, or off for MLX's own operations alone.", show_default=False),
 ]
 BatchId = Annotated[str, typer.Argument(metavar="BATCH", help="Batch id, the start of one, or 'latest'.")]
 

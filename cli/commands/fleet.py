@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from api.errors import NotFoundError
-from cli.options import DataDir, Drafter, Model, RedisUrl, Workspace
+from cli.options import DataDir, Drafter, Kernels, Model, RedisUrl, Workspace
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -26,6 +26,7 @@ def register(app: typer.Typer) -> None:
 def worker(
     model: Model = None,
     drafter: Drafter = None,
+    kernels: Kernels = None,
     redis: RedisUrl = None,
     data_dir: DataDir = None,
     wait: Annotated[bool, typer.Option("--wait", help="Start even when requests wait for other models only.")] = False,
@@ -35,7 +36,7 @@ def worker(
 
     The first SIGTERM or Ctrl-C lets the running request finish, or hands it back; a second one hands it back at once.
     """
-    workspace = Workspace(data_dir=data_dir, redis=redis, model=model, drafter=drafter)
+    workspace = Workspace(data_dir=data_dir, redis=redis, model=model, drafter=drafter, kernels=kernels)
     settings = workspace.settings
     connection = workspace.connect()
     if not wait:
@@ -81,6 +82,7 @@ def load_engine(workspace: Workspace, *, fresh: bool = False, adopt: Adopt | Non
         memory_limit_gb=settings.memory_limit_gb,
         prefix_cache_bytes=None if settings.prefix_cache_mb is None else settings.prefix_cache_mb * 2**20,
         batch_memory=settings.batch_memory,
+        kernels=settings.kernels,
     )
     spec = ModelSpec.parse(settings.model)
     return Engine.load(spec, options, lambda message: typer.echo(message, err=True), fresh=fresh)

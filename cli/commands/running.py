@@ -11,7 +11,7 @@ import typer
 from api.choices import MAX_CHOICES, Format, Priority
 from api.errors import ExitCode, StorageError
 from cli.interrupt import Interrupted
-from cli.options import BatchId, DataDir, Drafter, Model, RedisUrl, Workspace
+from cli.options import BatchId, DataDir, Drafter, Kernels, Model, RedisUrl, Workspace
 from cli.order import dataset_of, error_file, error_writer, model_of, output_file
 from cli.output import counted
 
@@ -77,6 +77,7 @@ def run(
     output: Output = None,
     model: Model = None,
     drafter: Drafter = None,
+    kernels: Kernels = None,
     output_format: OutputFormat = "openai",
     template: TemplateOption = None,
     priority: PriorityOption = "normal",
@@ -102,7 +103,8 @@ def run(
     from cli.prechecks import check_model, check_output
     from cli.progress import display
 
-    workspace = Workspace(data_dir=data_dir, redis=redis, model=model, drafter=drafter, acceptance=acceptance)
+    engine = {"model": model, "drafter": drafter, "kernels": kernels, "acceptance": acceptance}
+    workspace = Workspace(data_dir=data_dir, redis=redis, **engine)
     local_worker = worker if worker is not None else workspace.redis_url is None
     if not local_worker and workspace.redis_url is None:
         raise typer.BadParameter("without --redis nobody else could answer", param_hint="--no-worker")

@@ -9,7 +9,7 @@ import typer
 
 from api.errors import ExitCode, InputError, StorageError
 from cli.commands.fleet import load_engine
-from cli.options import DataDir, Drafter, Model, Workspace
+from cli.options import DataDir, Drafter, Kernels, Model, Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog="Example: cidermill bench --prompts examples/demo.jsonl --sweep 1,2,4,8,16")(bench)
 
 
-def calibrate(model: Model = None, drafter: Drafter = None, data_dir: DataDir = None) -> None:
+def calibrate(model: Model = None, drafter: Drafter = None, kernels: Kernels = None, data_dir: DataDir = None) -> None:
     """Measure again what a verification pass and a draft cost on this machine, show it, and keep it.
 
     A worker measures by itself when it first meets a model, and when passes have become faster or slower since. Do it
@@ -36,7 +36,7 @@ def calibrate(model: Model = None, drafter: Drafter = None, data_dir: DataDir = 
     from cli.prechecks import check_model
     from cli.prompts import shipped_prompts
 
-    workspace = Workspace(data_dir=data_dir, model=model, drafter=drafter)
+    workspace = Workspace(data_dir=data_dir, model=model, drafter=drafter, kernels=kernels)
     check_model(workspace.settings.model, runs_here=True)
     engine = load_engine(workspace, fresh=True, adopt="always")
     prompts = shipped_prompts(max_tokens=32)
@@ -57,6 +57,7 @@ def bench(
     ] = None,
     model: Model = None,
     drafter: Drafter = None,
+    kernels: Kernels = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=2, help="Completion tokens per prompt.")] = 128,
     runs: Annotated[int, typer.Option("--runs", min=1, help="Measurements of each prompt and configuration.")] = 3,
     threshold: Annotated[
@@ -82,7 +83,7 @@ def bench(
     from cli.prompts import measured_prompts, shipped_prompts
 
     numbers = _numbers(sweep)
-    workspace = Workspace(data_dir=data_dir, model=model, drafter=drafter, prefix_cache_mb=0)
+    workspace = Workspace(data_dir=data_dir, model=model, drafter=drafter, kernels=kernels, prefix_cache_mb=0)
     check_model(workspace.settings.model, runs_here=True)
     chosen = measured_prompts(prompts, max_tokens=max_tokens) if prompts else shipped_prompts(max_tokens=max_tokens)
     engine = load_engine(workspace, adopt="always")

@@ -38,7 +38,7 @@ def test_memory_for_snapshots_is_the_engine_s_to_decide_where_no_setting_names_i
 
 def test_the_other_settings_go_by_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     named = {"max_tree_nodes": 5, "prefill_chunk": 77, "default_max_tokens": 9, "memory_limit_gb": 1.5}
-    named |= {"adopt": "measured", "drafter": "suffix", "batch_memory": False}
+    named |= {"adopt": "measured", "drafter": "suffix", "batch_memory": False, "kernels": "off"}
     options = options_of(monkeypatch, tmp_path, **{name: str(value) for name, value in named.items()})
     assert {name: getattr(options, name) for name in named} == named
     assert options.data_dir == tmp_path

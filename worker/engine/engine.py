@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import mlx.core as mx
 
@@ -23,6 +24,7 @@ from worker.engine.drafters.mixture import members_of
 from worker.engine.drafters.protocol import Drafter, NoDrafter
 from worker.engine.generation import Generation, OnTokens
 from worker.engine.interruption import Interruption
+from worker.engine.kernel_set import machine_kernels
 from worker.engine.learned import Learned
 from worker.engine.loading import Target, load_target
 from worker.engine.logprobs import LogprobRecord
@@ -33,12 +35,12 @@ from worker.engine.notes import notes_of
 from worker.engine.profile import PassTimer, Profile, Profiles, pair_key
 from worker.engine.prompt import PromptError, prompt_tokens
 from worker.engine.recipe import resolve, sampling_of, with_profile
+from worker.engine.rehearsal import with_kernels
 from worker.engine.sampling import NoTokenLeft, Sampling
 from worker.engine.selection import PLAIN, Adopt, Selected, Selection
 from worker.engine.session import PrefixTree, Session
 from worker.engine.speculation import Speculation
 from worker.engine.tally import Tally
-from worker.engine.verdicts import KERNELS
 from worker.engine.verify.verifier import Verifier
 
 
@@ -50,7 +52,8 @@ class EngineOptions:
     is used, see `selection`. default_max_tokens: cap of requests that name none. fixed_nodes: verify this many nodes
     whatever they cost. memory_limit_gb: GB (2^30 bytes) that model and drafters may take; None = what the device gives
     them. prefix_cache_bytes: for snapshots of prompts; 0 keeps none, None = a quarter of what the weights leave of the
-    memory limit. batch_memory: whether drafters see the earlier answers of a batch.
+    memory limit. batch_memory: whether drafters see the earlier answers of a batch. kernels: "auto" for those that run
+    on this machine, "off" for MLX's own operations.
     """
 
     data_dir: Path
@@ -64,6 +67,7 @@ class EngineOptions:
     memory_limit_gb: float | None = None
     prefix_cache_bytes: int | None = None
     batch_memory: bool = True
+    kernels: Literal["auto", "off"] = "auto"
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ class Engine:
         """selected: the drafter that is in use already; None = to be selected. Raises ModelError."""
         self.target, self.options, self._notify = target, options, notify
         self.profile = profile
-        self.verifier = Verifier(target.model, profile.verification, profile.reuses_prefixes)
+        self.verifier = Verifier(target.model, profile.verification, profile.reuses_prefixes, target.kernels)
         budget = Budget(profile.curve, options.fixed_nodes, options.max_tree_nodes)
         speculates = self.verifier.mode != "plain" and budget.max_nodes > 1
         self._selected = (selected or self._select()) if speculates else PLAIN
@@ -124,11 +128,18 @@ class Engine:
         keep_weights_resident()
         memory = ModelMemory(MemoryLimit.of(options.memory_limit_gb))
         target = load_target(spec, options.data_dir / "models", memory=memory, notify=notify)
+        if options.kernels == "auto":
+            target = with_kernels(target, machine_kernels())
         profiles = _profiles(target, options, notify)
         return cls(target, profiles.measure() if fresh else profiles.find(), options, notify)
 
     def with_options(self, options: EngineOptions) -> Engine:
-        """An engine over the same loaded models; the session is its own."""
+        """An engine over the same loaded models; the session is its own.
+
+        Raises ValueError for other kernels: those belong to the model in memory.
+        """
+        if options.kernels != self.options.kernels:
+            raise ValueError("an engine over the same model has the same kernels; load the model again for others")
         same = (options.drafter, options.adopt) == (self.options.drafter, self.options.adopt)
         keeps = same and not isinstance(self.drafter, NoDrafter)
         selected = replace(self._selected, drafter=self.drafter) if keeps else None
@@ -295,7 +306,7 @@ class Engine:
             drafter=about.drafter,
             verification=about.verification,
             chip=about.chip,
-            kernels=KERNELS,
+            kernels=self.target.kernels.name,
         )
 
 

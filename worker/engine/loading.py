@@ -18,6 +18,7 @@ from api.schemas import ResolvedValue
 from worker.engine.drafters.metadata import refuse_helper
 from worker.engine.gguf import CONVERSION, convert
 from worker.engine.hub import downloaded
+from worker.engine.kernel_set import STOCK, KernelSet
 from worker.engine.memory import MemoryLimit, ModelMemory
 from worker.engine.model_recipe import model_recipe
 from worker.engine.models import DEMO_MODEL, ModelSpec
@@ -31,7 +32,8 @@ class Target:
 
     directory: of its files. context: tokens of its window. recipe: the sampling values that the model's own files
     state, with their sources.
-    identity: changes whenever the weights may have changed; part of the cost curve's key.
+    identity: changes whenever the weights may have changed; part of the cost curve's key. kernels: what the model in
+    memory computes with, see `with_kernels`.
     """
 
     spec: ModelSpec
@@ -43,6 +45,7 @@ class Target:
     dtype: mx.Dtype
     recipe: dict[str, ResolvedValue]
     identity: str
+    kernels: KernelSet = STOCK
 
 
 def load_target(

@@ -18,7 +18,7 @@ from worker.engine.loading import Target
 from worker.engine.machine import chip, power_mode
 from worker.engine.sampling import log_softmax
 from worker.engine.tree import TokenTree
-from worker.engine.verdicts import KERNELS, verdict_key
+from worker.engine.verdicts import verdict_key
 from worker.engine.verify.copies import copied_all
 from worker.engine.verify.selfcheck import decide_mode, random_chain, random_tree
 from worker.engine.verify.verifier import Mode, Verifier, evaluate
@@ -90,7 +90,7 @@ def pair_key(target: Target, drafter: str) -> dict[str, str | int]:
     """What is learned of a drafter belongs to its contents, the target's, and the machine. drafter: `Pairing.key`."""
     return {
         "chip": chip(),
-        "kernels": KERNELS,
+        **target.kernels.key,
         "model": str(target.spec),
         "identity": target.identity,
         "drafter": drafter,
@@ -99,11 +99,12 @@ def pair_key(target: Target, drafter: str) -> dict[str, str | int]:
 
 def measure_profile(target: Target, max_nodes: int, notify: Callable[[str], None] = lambda _: None) -> Profile:
     """Run the self-check on the real model, then time real passes; plain mode measures one node only."""
-    verdict = decide_mode(target.model, target.vocabulary, target.dtype)
+    verdict = decide_mode(target.model, target.vocabulary, target.dtype, target.kernels)
     if verdict.refused:
         without = "" if verdict.reuses_prefixes else ", and reuses no prefixes"
         notify(f"{target.spec} is verified in {verdict.mode} mode{without}: {verdict}")
-    curve = _curve(target, Verifier(target.model, verdict.mode), max_nodes, notify)
+    verifier = Verifier(target.model, verdict.mode, kernels=target.kernels)
+    curve = _curve(target, verifier, max_nodes, notify)
     return Profile(verdict.mode, curve, verdict.reuses_prefixes)
 
 

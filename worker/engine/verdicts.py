@@ -15,14 +15,12 @@ from worker.engine.packing import packing
 from worker.engine.verify.selfcheck import VERSION, Verdict, decide_mode
 from worker.engine.verify.verifier import Mode
 
-KERNELS = "stock"
-
 
 def verdict_key(target: Target) -> dict[str, str | int]:
     """All that the self-check's verdict on a loaded model depends on."""
     return {
         "chip": chip(),
-        "kernels": KERNELS,
+        **target.kernels.key,
         "mlx": version("mlx"),
         "mlx_lm": version("mlx-lm"),
         "verification": VERSION,
@@ -41,7 +39,7 @@ def find_verdict(target: Target, directory: Path, notify: Callable[[str], None] 
     path = stored.path_of(directory, key)
     verdict = _read(path)
     if verdict is None:
-        verdict = decide_mode(target.model, target.vocabulary, target.dtype)
+        verdict = decide_mode(target.model, target.vocabulary, target.dtype, target.kernels)
         try:
             stored.write(path, {"key": key, **asdict(verdict)})
         except OSError as error:
