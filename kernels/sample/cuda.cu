@@ -19,7 +19,8 @@
 
     const uint row_index = blockIdx.x, tid = threadIdx.x;
     const uint lane = tid % 32, simdgroup = tid / 32;
-    const T* row = logits + ulong(row_index) * uint(V);
+    const uint vocabulary = uint(logits_shape[1]);
+    const T* row = logits + ulong(row_index) * vocabulary;
     const uint* asked = parameters + row_index * 16;
     const float normaliser = float(normalisers[row_index]);
     const uint top = asked[9], width = top > 0u ? top : 1u;
@@ -27,9 +28,9 @@
     // The best log-probability and the lowest id that has it.
     float best = -INFINITE;
     uint best_id = NEVER, numbers = 1u;
-    for (uint quad = tid; quad * 4 < uint(V); quad += uint(THREADS)) {
+    for (uint quad = tid; quad * 4 < vocabulary; quad += uint(THREADS)) {
         float values[4];
-        four_logprobs<T>(row, quad, uint(V), normaliser, values);
+        four_logprobs<T>(row, quad, vocabulary, normaliser, values);
         for (uint j = 0; j < 4; ++j) {
             const uint id = quad * 4 + j;
             const float value = values[j];
@@ -100,9 +101,9 @@
             }
             __syncthreads();
             if (tid == 0) cut_count = 0u;
-            for (uint quad = tid; quad * 4 < uint(V); quad += uint(THREADS)) {
+            for (uint quad = tid; quad * 4 < vocabulary; quad += uint(THREADS)) {
                 float values[4];
-                four_logprobs<T>(row, quad, uint(V), normaliser, values);
+                four_logprobs<T>(row, quad, vocabulary, normaliser, values);
                 for (uint j = 0; j < 4; ++j) {
                     const uint id = quad * 4 + j;
                     const float value = values[j];
@@ -215,11 +216,11 @@
             const float floor = best + __uint_as_float(asked[4]), sharpness = __uint_as_float(asked[5]);
             float first = -INFINITE, second = -INFINITE;
             uint winner = NEVER;
-            for (uint quad = tid; quad * 4 < uint(V); quad += uint(THREADS)) {
+            for (uint quad = tid; quad * 4 < vocabulary; quad += uint(THREADS)) {
                 uint words[4];
                 bool ready = false;
                 float values[4];
-                four_logprobs<T>(row, quad, uint(V), normaliser, values);
+                four_logprobs<T>(row, quad, vocabulary, normaliser, values);
                 for (uint j = 0; j < 4; ++j) {
                     const uint id = quad * 4 + j;
                     const float value = values[j];
@@ -265,9 +266,9 @@
             if (has_top_p && (!crossed || mass_above >= early)) {
                 // The cut may have come before the winner: weigh what is above it.
                 ulong mass = 0;
-                for (uint quad = tid; quad * 4 < uint(V); quad += uint(THREADS)) {
+                for (uint quad = tid; quad * 4 < vocabulary; quad += uint(THREADS)) {
                     float values[4];
-                    four_logprobs<T>(row, quad, uint(V), normaliser, values);
+                    four_logprobs<T>(row, quad, vocabulary, normaliser, values);
                     for (uint j = 0; j < 4; ++j) {
                         const float value = values[j];
                         if (value <= drawn) continue;
@@ -288,9 +289,9 @@
                 needs_host[row_index] = doubtful ? 1u : 0u;
             }
         } else {
-            for (uint quad = tid; quad * 4 < uint(V); quad += uint(THREADS)) {
+            for (uint quad = tid; quad * 4 < vocabulary; quad += uint(THREADS)) {
                 float values[4];
-                four_logprobs<T>(row, quad, uint(V), normaliser, values);
+                four_logprobs<T>(row, quad, vocabulary, normaliser, values);
                 for (uint j = 0; j < 4; ++j) {
                     const uint id = quad * 4 + j;
                     const float value = values[j];

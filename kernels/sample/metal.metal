@@ -18,6 +18,9 @@
     //
     // parameters [N, 16] of bits: 0 greedy, 1 top_k, 2 has top_p, 3 top_p 2^32, 4 log min_p, 5 1 / temperature,
     // 6 and 7 seed, 8 position, 9 how many of the likeliest are listed, at most 32.
+    //
+    // Template: T is the type of the logits, THREADS of a threadgroup 256 or 512. The vocabulary is a number, not a
+    // template value: one compiled kernel serves all models.
     constexpr uint BINS = 2048u, NEVER = 0xFFFFFFFFu, SIMDGROUPS = uint(THREADS) / 32u;
     threadgroup atomic_uint counts[2048];
     threadgroup atomic_uint lacks[2048];
@@ -36,7 +39,8 @@
 
     const uint row_index = threadgroup_position_in_grid.x, tid = thread_index_in_threadgroup;
     const uint lane = thread_index_in_simdgroup, simdgroup = simdgroup_index_in_threadgroup;
-    const device T* row = logits + ulong(row_index) * uint(V);
+    const uint vocabulary = uint(logits_shape[1]);
+    const device T* row = logits + ulong(row_index) * vocabulary;
     const device uint* asked = parameters + row_index * 16;
     const float normaliser = float(normalisers[row_index]);
     const uint top = asked[9], width = max(top, 1u);
@@ -44,9 +48,9 @@
     // The best log-probability and the lowest id that has it.
     float best = -INFINITY;
     uint best_id = NEVER, numbers = 1u;
-    for (uint quad = tid; quad * 4 < uint(V); quad += uint(THREADS)) {
+    for (uint quad = tid; quad * 4 < vocabulary; quad += uint(THREADS)) {
         float values[4];
-        four_logprobs<T>(row, quad, uint(V), normaliser, values);
+        four_logprobs<T>(row, quad, vocabulary, normaliser, values);
         for (uint j = 0; j < 4; ++j) {
             const uint id = quad * 4 + j;
             const float value = values[j];
@@ -117,9 +121,9 @@
             }
             threadgroup_barrier(mem_flags::mem_threadgroup);
             if (tid == 0) cut_count = 0u;
-            for (uint quad = tid; quad * 4 < uint(V); quad += uint(THREADS)) {
+            for (uint quad = tid; quad * 4 < vocabulary; quad += uint(THREADS)) {
                 float values[4];
-                four_logprobs<T>(row, quad, uint(V), normaliser, values);
+                four_logprobs<T>(row, quad, vocabulary, normaliser, values);
                 for (uint j = 0; j < 4; ++j) {
                     const uint id = quad * 4 + j;
                     const float value = values[j];
@@ -232,11 +236,11 @@
             const float floor = best + as_type<float>(asked[4]), sharpness = as_type<float>(asked[5]);
             float first = -INFINITY, second = -INFINITY;
             uint winner = NEVER;
-            for (uint quad = tid; quad * 4 < uint(V); quad += uint(THREADS)) {
+            for (uint quad = tid; quad * 4 < vocabulary; quad += uint(THREADS)) {
                 uint words[4];
                 bool ready = false;
                 float values[4];
-                four_logprobs<T>(row, quad, uint(V), normaliser, values);
+                four_logprobs<T>(row, quad, vocabulary, normaliser, values);
                 for (uint j = 0; j < 4; ++j) {
                     const uint id = quad * 4 + j;
                     const float value = values[j];
@@ -282,9 +286,9 @@
             if (has_top_p && (!crossed || mass_above >= early)) {
                 // The cut may have come before the winner: weigh what is above it.
                 ulong mass = 0;
-                for (uint quad = tid; quad * 4 < uint(V); quad += uint(THREADS)) {
+                for (uint quad = tid; quad * 4 < vocabulary; quad += uint(THREADS)) {
                     float values[4];
-                    four_logprobs<T>(row, quad, uint(V), normaliser, values);
+                    four_logprobs<T>(row, quad, vocabulary, normaliser, values);
                     for (uint j = 0; j < 4; ++j) {
                         const float value = values[j];
                         if (value <= drawn) continue;
@@ -305,9 +309,9 @@
                 needs_host[row_index] = doubtful ? 1u : 0u;
             }
         } else {
-            for (uint quad = tid; quad * 4 < uint(V); quad += uint(THREADS)) {
+            for (uint quad = tid; quad * 4 < vocabulary; quad += uint(THREADS)) {
                 float values[4];
-                four_logprobs<T>(row, quad, uint(V), normaliser, values);
+                four_logprobs<T>(row, quad, vocabulary, normaliser, values);
                 for (uint j = 0; j < 4; ++j) {
                     const uint id = quad * 4 + j;
                     const float value = values[j];

@@ -11,13 +11,16 @@ from kernels.naming import named
 from kernels.sample.draws import Draw, Drawn, normalisers, parameters, scales
 
 THREADS = 512
+FEWER_THREADS = 256
+"""For a GPU that grants this kernel no threadgroup of `THREADS`."""
 INPUTS = ("logits", "normalisers", "parameters", "scales")
 OUTPUTS = ("tokens", "logprobs", "needs_host", "top_tokens", "top_logprobs")
 
 Sample = Callable[[mx.array, Sequence[Draw], int], Drawn]
 
 
-def one_threadgroup_per_row(factory: Callable[..., Any], body: str, header: str) -> Sample:
+def one_threadgroup_per_row(factory: Callable[..., Any], body: str, header: str, threads: int = THREADS) -> Sample:
+    """threads: of a threadgroup, a multiple of 32 that divides 2048; results do not depend on it."""
     kernel = factory(
         name=named("sample", header, body),
         input_names=list(INPUTS),
@@ -27,13 +30,13 @@ def one_threadgroup_per_row(factory: Callable[..., Any], body: str, header: str)
     )
 
     def sample(logits: mx.array, draws: Sequence[Draw], top: int = 0) -> Drawn:
-        rows, vocabulary = logits.shape
+        rows = logits.shape[0]
         width = max(top, 1)
         tokens, logprobs, needs_host, top_tokens, top_logprobs = kernel(
             inputs=[logits, normalisers(logits), parameters(draws, top), scales()],
-            template=[("T", logits.dtype), ("V", vocabulary), ("THREADS", THREADS)],
-            grid=(rows * THREADS, 1, 1),
-            threadgroup=(THREADS, 1, 1),
+            template=[("T", logits.dtype), ("THREADS", threads)],
+            grid=(rows * threads, 1, 1),
+            threadgroup=(threads, 1, 1),
             output_shapes=[(rows,), (rows,), (rows,), (rows, width), (rows, width)],
             output_dtypes=[mx.int32, mx.float32, mx.uint32, mx.int32, mx.float32],
         )

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from sample_cases import DRAWS, KINDS, LONG_TIES, engine_logprobs, engine_tokens, rows_of
 
-from kernels.host import Report, RunOptions, metal_kernel, running
+from kernels.host import Defect, Report, RunOptions, metal_kernel, running
 from kernels.host.options import Order
 from kernels.sample.choice import complaint
 from kernels.sample.draws import Draw, Drawn
 from kernels.sample.metal import metal_sample
-from kernels.sample.one_threadgroup_per_row import THREADS, one_threadgroup_per_row
+from kernels.sample.one_threadgroup_per_row import FEWER_THREADS, THREADS, one_threadgroup_per_row
 from kernels.sample.reference import gumbel_noise
 from kernels.sample.source import source
 
@@ -160,15 +160,54 @@ def barriers() -> list[int]:
     return [number for number, line in enumerate(lines) if "threadgroup_barrier" in line]
 
 
-@pytest.mark.parametrize("barrier", barriers())
-def test_no_barrier_can_be_left_out(barrier: int) -> None:
-    """Rows with a long tie, a nucleus of uncertain end and a top reach all of them."""
-    lines = source("metal.metal").splitlines()
-    lines[barrier] = ""
-    mutant = one_threadgroup_per_row(metal_kernel, "\n".join(lines), source("metal_header.metal"))
+INSTEAD = {
+    "nothing": "",
+    "a simdgroup's barrier": "simdgroup_barrier(mem_flags::mem_threadgroup);",
+    "no memory ordered": "threadgroup_barrier(mem_flags::mem_none);",
+}
+
+
+def report_of(body: str) -> Report:
+    """Rows with a long tie, a nucleus of uncertain end and a top reach all barriers."""
     row = np.full((3, 1025), -1.0, dtype=np.float32)
     row[1:] = -np.inf
     row[1:, 7], row[1:, 20:28] = np.log(8), 0
     draws = [LONG_TIES, Draw(temperature=1.0, top_p=0.5, seed=2), Draw(temperature=1.0, top_p=0.5, seed=2, position=1)]
-    _, report = drawn_by(mx.array(row), draws, 5, RunOptions(raise_on_findings=False), mutant)
-    assert report.findings
+    sample = one_threadgroup_per_row(metal_kernel, body, source("metal_header.metal"))
+    return drawn_by(mx.array(row), draws, 5, RunOptions(raise_on_findings=False, static_checks=False), sample)[1]
+
+
+@pytest.mark.parametrize("instead", INSTEAD.values(), ids=INSTEAD)
+@pytest.mark.parametrize("barrier", barriers())
+def test_no_barrier_can_be_weaker_or_left_out(barrier: int, instead: str) -> None:
+    lines = source("metal.metal").splitlines()
+    lines[barrier] = instead
+    assert report_of("\n".join(lines)).defects & {Defect.RACE, Defect.UNINITIALISED_READ}
+
+
+def test_with_all_barriers_nothing_is_amiss() -> None:
+    assert report_of(source("metal.metal")).findings == ()
+
+
+def test_fewer_threads_give_the_same_bits() -> None:
+    draws = [*DRAWS, LONG_TIES]
+    logits = rows_of(len(draws), 2050, mx.bfloat16, first=1)
+    few = metal_sample(metal_kernel, FEWER_THREADS)
+    assert outputs_of(drawn_by(logits, draws, 9, sample=few)[0]) == outputs_of(drawn_by(logits, draws, 9)[0])
+
+
+def test_one_text_serves_all_vocabularies() -> None:
+    """What MLX compiles follows template values, types, and whether an input has 8 elements or more."""
+    templates = []
+
+    def factory(**options: Any) -> Any:
+        def kernel(**call: Any) -> Any:
+            templates.append(call["template"])
+            return metal_kernel(**options)(**call)
+
+        return kernel
+
+    with running(RunOptions(metered=False)):
+        for vocabulary in (9, 2050):
+            metal_sample(factory)(rows_of(1, vocabulary, mx.float32), DRAWS[:1], 0)
+    assert templates == [[("T", mx.float32), ("THREADS", THREADS)]] * 2
