@@ -50,11 +50,15 @@ class Kernel(Generic[Configuration, Run]):
 
 @dataclass(frozen=True)
 class Choice(Generic[Run]):
-    """name: of the variant that `run` is. refused: why each variant before it is not used, by name."""
+    """name: of the variant that `run` is. refused: why each variant before it is not used, by name.
+
+    failed: those of them that this machine ought to run.
+    """
 
     name: str
     run: Run
     refused: dict[str, str] = field(default_factory=dict)
+    failed: tuple[str, ...] = ()
 
 
 def chosen(kernel: Kernel[Configuration, Run], configuration: Configuration, folder: Path | None = None) -> Choice[Run]:
@@ -73,6 +77,7 @@ def choose(
 ) -> Choice[Run]:
     """The first variant that runs here and passes its check, else the reference, which needs none."""
     refused: dict[str, str] = {}
+    failed: tuple[str, ...] = ()
     for name, make in kernel.variants.items():
         try:
             run = make(configuration)
@@ -81,9 +86,10 @@ def choose(
             continue
         complaint = remembered(kernel, name, configuration, folder, child)
         if complaint is None:
-            return Choice(name, run, refused)
+            return Choice(name, run, refused, failed)
         refused[name] = complaint
-    return Choice("reference", kernel.reference, refused)
+        failed += (name,)
+    return Choice("reference", kernel.reference, refused, failed)
 
 
 def remembered(

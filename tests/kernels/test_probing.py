@@ -45,6 +45,7 @@ def test_the_first_that_passes_is_taken_and_the_ones_before_it_are_explained(con
             "unmakeable elsewhere": "only the parent has a GPU",
             "wrong": "5 doubled is 7",
         },
+        ("raising", "aborting", "leaving", "unmakeable elsewhere", "wrong"),
     )
     raised, aborted, left, *others = processes(configuration)
     # A process that a variant failed in is asked nothing more.
@@ -65,7 +66,7 @@ def test_a_variant_that_hangs_is_given_up(configuration: Configuration) -> None:
 def test_the_reference_is_what_remains(configuration: Configuration) -> None:
     with Child(SECONDS) as child:
         choice = choose(only("wrong"), configuration, None, child)
-        assert choice == Choice("reference", right, {"wrong": "5 doubled is 7"})
+        assert choice == Choice("reference", right, {"wrong": "5 doubled is 7"}, ("wrong",))
         assert choose(only(), configuration, None, child).name == "reference"
 
 
@@ -73,7 +74,7 @@ def test_where_no_variant_can_run_there_is_no_child(
     configuration: Configuration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("subprocess.Popen", None)
-    assert chosen(only("absent"), configuration).refused == {"absent": "needs an M5"}
+    assert chosen(only("absent"), configuration) == Choice("reference", right, {"absent": "needs an M5"})
 
 
 def test_without_a_folder_a_process_tries_once(configuration: Configuration) -> None:

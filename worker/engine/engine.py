@@ -129,7 +129,7 @@ class Engine:
         memory = ModelMemory(MemoryLimit.of(options.memory_limit_gb))
         target = load_target(spec, options.data_dir / "models", memory=memory, notify=notify)
         if options.kernels == "auto":
-            target = with_kernels(target, machine_kernels())
+            target = with_kernels(target, machine_kernels(options.data_dir / "kernels", notify))
         profiles = _profiles(target, options, notify)
         return cls(target, profiles.measure() if fresh else profiles.find(), options, notify)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from hashlib import sha256
 from importlib import resources
+from pathlib import Path
 from typing import TypeVar
 
 import mlx.core as mx
@@ -66,8 +68,11 @@ class MachineKernels(KernelSet):
     One object belongs to one loaded model: it is named after what it was asked for until the name was first read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None, notify: Callable[[str], None] = lambda _: None) -> None:
+        """folder: keeps what came of trying each variant. notify: told of variants that ought to run and do not."""
+        self._folder, self._notify = folder, notify
         self._in_use: dict[str, set[str]] = {}
+        self._told: set[str] = set()
 
     @cached_property
     def name(self) -> str:
@@ -83,28 +88,35 @@ class MachineKernels(KernelSet):
         return {"kernels": self.name, "kernel_texts": texts_digest(used)}
 
     def product(self, dtype: mx.Dtype, group_size: int, bits: int) -> Product | None:
-        return self._used("qmm", qmm.chosen(dtype, group_size=group_size, bits=bits))
+        return self._used("qmm", qmm.chosen(dtype, group_size=group_size, bits=bits, folder=self._folder))
 
     def attention(self, dtype: mx.Dtype, head_size: int) -> TreeAttention | None:
-        return self._used("tree_attention", tree_attention.chosen(dtype, head_size))
+        return self._used("tree_attention", tree_attention.chosen(dtype, head_size, self._folder))
 
     def recurrence(self, configuration: Configuration) -> Recurrence | None:
-        return self._used("gated_delta_tree", gated_delta_tree.chosen(configuration))
+        return self._used("gated_delta_tree", gated_delta_tree.chosen(configuration, self._folder))
 
     def sampler(self, dtype: mx.Dtype) -> Sample | None:
-        return self._used("sample", sample.chosen(dtype))
+        return self._used("sample", sample.chosen(dtype, self._folder))
 
     def _used(self, kernel: str, choice: Choice[Run]) -> Run | None:
+        for name in choice.failed:
+            self._tell(f"kernel {kernel}, variant {name}, is not used on this machine: {choice.refused[name]}")
         if choice.name == REFERENCE:
             return None
         self._in_use.setdefault(kernel, set()).add(choice.name)
         return choice.run
 
+    def _tell(self, failure: str) -> None:
+        if failure not in self._told:
+            self._told.add(failure)
+            self._notify(f"{failure} (cidermill doctor --kernels tries it again)")
 
-def machine_kernels() -> KernelSet:
-    """The set of this machine, for one model; STOCK where MLX computes on a CPU."""
+
+def machine_kernels(folder: Path | None = None, notify: Callable[[str], None] = lambda _: None) -> KernelSet:
+    """The set of this machine, for one model; STOCK where MLX computes on a CPU. Arguments: of `MachineKernels`."""
     has_kernels = mx.metal.is_available() or mx.cuda.is_available()
-    return MachineKernels() if has_kernels and mx.default_device() == mx.gpu else STOCK
+    return MachineKernels(folder, notify) if has_kernels and mx.default_device() == mx.gpu else STOCK
 
 
 def texts_digest(names: list[str]) -> str:
