@@ -1,27 +1,36 @@
-"""What a tree pass costs on a large hybrid: Qwen3.8-27B's shape, random 4-bit weights.
+"""What a pass costs on a large hybrid: Qwen3.8-27B's shape, random 4-bit weights.
 
-In one run and in turns: a pass of mlx-lm over a chain of n tokens on its own caches, and a tree pass over n nodes,
-after short and long contexts; then the commit; then the peak memory of plain decoding and of speculative decoding.
-Caches are filled with random rows, because what a pass costs does not depend on their values.
+In one run and in turns, on the same weights: a pass of mlx-lm over a chain of n tokens on its own caches, a tree pass
+over n nodes with MLX's own operations, and one with the kernels of this machine, after short and long contexts; each
+beside what one token costs in the same way. Then the commits, and the peak memory of plain decoding and of decoding
+with trees. Caches are filled with random rows, because what a pass costs does not depend on their values.
+
+The difference is between the logits of both tree passes, in percent of the largest logit: the largest of all, and the
+largest of the median row. The rounding is the largest between the tree pass without kernels and mlx-lm's own pass over
+the tree's deepest path. Exits with 1 when the median row differs by more than what a model is verified with in 16 bit.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-import time
-from collections.abc import Callable
+import sys
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+import numpy.typing as npt
 from mlx_lm.models import qwen3_5
-from mlx_lm.models.cache import ArraysCache, make_prompt_cache
+from mlx_lm.models.cache import ArraysCache
 
+from bench import pass_profile
+from bench.passes import ChainPasses, Rewind, TreePasses, cache_bytes, logits_of, timed
 from bench.report import save, table
+from worker.engine.kernel_set import KernelSet, machine_kernels
+from worker.engine.linears import install_kernels
 from worker.engine.tree import TokenTree
-from worker.engine.verify.selfcheck import random_tree
+from worker.engine.verify.selfcheck import TOLERANCE_16_BIT, random_tree
 from worker.engine.verify.verifier import Cache, Verifier, evaluate
 
 SHAPE = {
@@ -44,29 +53,72 @@ SHAPE = {
     "tie_word_embeddings": False,
 }
 SMALL = {
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 8,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 64,
     "linear_num_value_heads": 4,
     "linear_num_key_heads": 2,
-    "vocab_size": 1024,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "vocab_size": 256,
 }
+SMALL_OPTIONS: dict[str, Any] = {"nodes": [1, 2, 5], "contexts": [16, 300], "rounds": 1}
 MAX_DEPTH = 16
+BITS, GROUP_SIZE = 4, 64
+COST_HEADINGS = [
+    "context",
+    "nodes",
+    "chain ms",
+    "tree ms",
+    "kernels ms",
+    "chain c(n)/c(1)",
+    "tree c(n)/c(1)",
+    "kernels c(n)/c(1)",
+    "tree / chain",
+    "kernels / chain",
+    "tree commit ms",
+    "kernels commit ms",
+    "difference %",
+    "median row %",
+    "rounding %",
+]
+PROFILE_HEADINGS = ["context", *pass_profile.HEADINGS]
+MEMORY_HEADINGS = [
+    "context",
+    "nodes",
+    "plain peak GB",
+    "tree peak GB",
+    "kernels peak GB",
+    "tree / plain",
+    "kernels / plain",
+]
 
 
-def random_model(shape: dict[str, Any], bits: int = 4, group_size: int = 64) -> Any:
+def random_model(shape: dict[str, Any]) -> Any:
     """A model of `shape` in bfloat16 with quantized random weights, made layer by layer."""
     mx.random.seed(0)
-    model = qwen3_5.TextModel(qwen3_5.TextModelArgs.from_dict(shape))
-    model.set_dtype(mx.bfloat16)
-    nn.quantize(model, group_size=group_size, bits=bits)
+    model = _unevaluated(shape)
     for layer in model.layers:
         mx.eval(layer.parameters())
     mx.eval(model.parameters())
     mx.clear_cache()
+    return model
+
+
+def twin(model: Any, shape: dict[str, Any]) -> Any:
+    """Another model of the same arrays, whose modules can be exchanged."""
+    other = _unevaluated(shape)
+    other.update(model.parameters())
+    return other
+
+
+def _unevaluated(shape: dict[str, Any]) -> Any:
+    model = qwen3_5.TextModel(qwen3_5.TextModelArgs.from_dict(shape))
+    model.set_dtype(mx.bfloat16)
+    nn.quantize(model, group_size=GROUP_SIZE, bits=BITS)
     return model
 
 
@@ -84,131 +136,162 @@ def fill(cache: Cache, context: int, shape: dict[str, Any]) -> None:
     evaluate(cache)
 
 
-class Rewind:
-    """Takes a cache back to where it was, without copying rows."""
-
-    def __init__(self, cache: Cache) -> None:
-        self._cache = cache
-        self._marks = [list(c.cache) if isinstance(c, ArraysCache) else c.offset for c in cache]
-
-    def __call__(self) -> None:
-        for layer, mark in zip(self._cache, self._marks, strict=True):
-            if isinstance(layer, ArraysCache):
-                layer.cache = list(mark)
-            else:
-                layer.offset = mark
-
-
-def milliseconds(work: Callable[[], None]) -> float:
-    begun = time.perf_counter()
-    work()
-    return (time.perf_counter() - begun) * 1000
-
-
 class Measurement:
-    """Stock chain passes and tree passes over one model at one context length."""
+    """The three kinds of passes over one model at one context length."""
 
-    def __init__(self, model: Any, shape: dict[str, Any], context: int) -> None:
+    def __init__(self, model: Any, faster: Any, kernels: KernelSet, shape: dict[str, Any], context: int) -> None:
+        """faster: the twin of `model` in which `kernels` are installed."""
         self.vocabulary = shape["vocab_size"]
         self.rng = random.Random(0)
-        self.verifier = Verifier(model)
-        self.stock, self.ours = make_prompt_cache(model), self.verifier.new_cache()
-        for cache in (self.stock, self.ours):
+        self.chain, self.tree = ChainPasses(model), TreePasses(Verifier(model))
+        self.kernels = TreePasses(Verifier(faster, kernels=kernels))
+        for passes in (self.chain, self.tree, self.kernels):
             mx.random.seed(1)
-            fill(cache, context, shape)
+            fill(passes.cache, context, shape)
 
-    def chain(self, nodes: int) -> float:
-        """Milliseconds of mlx-lm's own pass over `nodes` tokens."""
-        tokens = mx.array([[self.rng.randrange(self.vocabulary) for _ in range(nodes)]])
-        rewind = Rewind(self.stock)
-        logits = self.verifier.model
-        spent = milliseconds(lambda: self._settle(logits(tokens, cache=self.stock)[0], self.stock))
-        rewind()
-        return spent
+    def costs(self, nodes: int, rounds: int) -> list[float]:
+        """Milliseconds of a chain pass, of both tree passes, and of the commits of a path that is no prefix."""
+        taken = []
+        for _ in range(rounds + 1):
+            tree = self.random_tree(nodes)
+            times = [timed(passes, tree, _deepest(tree)) for passes in (self.chain, self.tree, self.kernels)]
+            taken.append([*(one.whole for one in times), *(one.commit for one in times[1:])])
+        return [float(value) for value in np.median(np.array(taken[1:]), axis=0)]
 
-    def tree(self, nodes: int) -> tuple[float, float]:
-        """Milliseconds of a tree pass, and of the commit of a path that is not a prefix of the rows."""
-        tree = self._tree(nodes)
-        path = tree.path(max(range(nodes), key=lambda node: tree.depths[node]))
-        rewind = Rewind(self.ours)
-        spent = milliseconds(lambda: mx.eval(mx.argmax(self.verifier.forward(tree, self.ours), axis=-1)))
-        committed = milliseconds(lambda: self._commit(tree, path))
-        rewind()
-        return spent, committed
+    def differences(self, nodes: int) -> list[float]:
+        """What the kernels change in the logits: at most, and in the median row; and what rounding does."""
+        tree = self.random_tree(nodes)
+        path = _deepest(tree)
+        chain = TokenTree(tree.tokens[0])
+        for node, token in enumerate(tree.tokens[one] for one in path[1:]):
+            chain.add(node, token, 1.0)
+        stock, faster = logits_of(self.tree, tree), logits_of(self.kernels, tree)
+        changed = _differences(faster, stock)
+        rounding = _differences(logits_of(self.chain, chain), stock[path])
+        return [float(changed.max()), float(np.median(changed)), float(rounding.max())]
 
-    def _settle(self, logits: mx.array, cache: Cache) -> None:
-        mx.eval(mx.argmax(logits, axis=-1))
-        evaluate(cache)
+    def profile(self, nodes: int, rounds: int) -> list[list[Any]]:
+        named = {"mlx-lm chain": self.chain, "tree": self.tree, "tree with kernels": self.kernels}
+        return pass_profile.profile(named, self.random_tree(nodes), rounds)
 
-    def _commit(self, tree: TokenTree, path: list[int]) -> None:
-        self.verifier.commit(tree, path, self.ours)
-        evaluate(self.ours)
-
-    def _tree(self, nodes: int) -> TokenTree:
+    def random_tree(self, nodes: int) -> TokenTree:
         pending = self.rng.randrange(self.vocabulary)
         return random_tree(pending, nodes, min(MAX_DEPTH, max(1, nodes // 2)), self.vocabulary, self.rng)
 
-    def peak(self, nodes: int, passes: int = 24) -> int:
-        """Peak bytes of decoding with passes of `nodes` nodes; one node is mlx-lm's own plain decoding."""
-        cache = self.stock if nodes == 1 else self.ours
-        rewind = Rewind(cache)
+    def peak(self, passes: TreePasses, nodes: int, weights: int, rounds: int = 24) -> int:
+        """Peak bytes of decoding with passes of `nodes` nodes, as if nothing but this model and this cache were there.
+
+        weights: bytes of the model.
+        """
+        rewind = Rewind(passes.cache)
         mx.clear_cache()
         mx.reset_peak_memory()
-        for _ in range(passes):
-            if nodes == 1:
-                self._settle(self.verifier.model(mx.array([[1]]), cache=cache)[0], cache)
-            else:
-                tree = self._tree(nodes)
-                mx.eval(mx.argmax(self.verifier.forward(tree, cache), axis=-1))
-                self._commit(tree, tree.path(self.rng.randrange(nodes)))
+        held = mx.get_active_memory()
+        for _ in range(rounds):
+            tree = self.random_tree(nodes)
+            mx.eval(mx.argmax(passes.forward(tree), axis=-1))
+            passes.settle()
+            passes.commit(tree, tree.path(self.rng.randrange(nodes)))
         rewind()
-        return mx.get_peak_memory()
+        return mx.get_peak_memory() - held + weights + cache_bytes(passes.cache)
 
 
-def measure(model: Any, shape: dict[str, Any], options: argparse.Namespace) -> tuple[list[Any], list[Any]]:
-    costs: list[Any] = []
-    memory: list[Any] = []
+def _deepest(tree: TokenTree) -> list[int]:
+    return tree.path(max(range(len(tree)), key=lambda node: tree.depths[node]))
+
+
+def _differences(got: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Largest of each row [N], in percent of the largest logit of all."""
+    differences: npt.NDArray[np.float32] = 100 * np.abs(got - expected).max(axis=1) / np.abs(expected).max()
+    return differences
+
+
+Lines = list[list[Any]]
+
+
+def measure(
+    model: Any, faster: Any, kernels: KernelSet, shape: dict[str, Any], weights: int, options: argparse.Namespace
+) -> tuple[Lines, Lines, Lines]:
+    """Lines of costs, of memory, and of the profile."""
+    costs: Lines = []
+    memory: Lines = []
+    profiles: Lines = []
     for context in options.contexts:
-        measurement = Measurement(model, shape, context)
+        measurement = Measurement(model, faster, kernels, shape, context)
+        first: list[float] = []
         for nodes in options.nodes:
-            rounds = [(measurement.chain(nodes), *measurement.tree(nodes)) for _ in range(options.rounds + 1)][1:]
-            chain, tree, commit = (float(value) for value in np.median(np.array(rounds), axis=0))
-            costs.append([context, nodes, chain, tree, tree / chain, commit])
-            print(costs[-1], flush=True)
-        plain = measurement.peak(1)
-        for nodes in [n for n in options.nodes if n > 1]:
-            peak = measurement.peak(nodes)
-            memory.append([context, nodes, plain / 1e9, peak / 1e9, peak / plain])
-            print(memory[-1], flush=True)
+            *times, commit, faster_commit = measurement.costs(nodes, options.rounds)
+            first = first or times
+            ratios = [spent / one for spent, one in zip(times, first, strict=True)]
+            beside = [times[1] / times[0], times[2] / times[0]]
+            differences = measurement.differences(nodes)
+            costs.append([context, nodes, *times, *ratios, *beside, commit, faster_commit, *differences])
+            _show(COST_HEADINGS, costs)
+        for nodes in options.profile:
+            for line in measurement.profile(nodes, options.rounds):
+                profiles.append([context, *line])
+                _show(PROFILE_HEADINGS, profiles)
+        if options.memory:
+            plain = measurement.peak(measurement.chain, 1, weights)
+            for nodes in [nodes for nodes in options.nodes if nodes > 1]:
+                peaks = [measurement.peak(one, nodes, weights) for one in (measurement.tree, measurement.kernels)]
+                memory.append(
+                    [context, nodes, *(peak / 1e9 for peak in (plain, *peaks)), *(one / plain for one in peaks)]
+                )
+                _show(MEMORY_HEADINGS, memory)
         del measurement
         mx.clear_cache()
-    return costs, memory
+    return costs, memory, profiles
+
+
+def _show(headings: list[str], lines: Lines) -> None:
+    shown = table(headings, lines[-1:]).splitlines()
+    print(shown[-1] if len(lines) > 1 else "\n".join(shown), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4, 8, 12, 16, 24, 32], help="the first: c(1)")
     parser.add_argument("--contexts", type=int, nargs="+", default=[64, 8192])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--small", action="store_true", help="a model of the same kind for a machine without a GPU")
+    parser.add_argument("--rounds", type=int, default=5, help="of each pass, of which the median counts")
+    parser.add_argument("--memory", action="store_true", help="measure the peak memory too")
+    parser.add_argument(
+        "--profile", type=int, nargs="*", help="where the time goes, for so many nodes: 1 16 unless given"
+    )
+    parser.add_argument("--small", action="store_true", help="a small model of the kind, for a machine without a GPU")
     parser.add_argument("--save", metavar="NAME", help="write bench/results/NAME.json")
     options = parser.parse_args()
+    if options.small:
+        vars(options).update(SMALL_OPTIONS)
 
     shape = {**SHAPE, **(SMALL if options.small else {})}
     model = random_model(shape)
-    print(f"weights {mx.get_active_memory() / 1e9:.2f} GB", flush=True)
-    costs, memory = measure(model, shape, options)
-    cost_headings = ["context", "nodes", "mlx-lm chain ms", "tree ms", "tree / chain", "commit ms"]
-    memory_headings = ["context", "nodes", "plain peak GB", "speculative peak GB", "ratio"]
-    print(table(cost_headings, costs))
-    print(table(memory_headings, memory))
+    weights = mx.get_active_memory()
+    kernels = machine_kernels()
+    faster = twin(model, shape)
+    installed = install_kernels(faster, kernels)
+    print(
+        f"weights {weights / 1e9:.2f} GB; kernels multiply for {len(installed.alone)} linears alone and for "
+        f"{len(installed.together)} groups of siblings",
+        flush=True,
+    )
+    costs, memory, profiles = measure(model, faster, kernels, shape, weights, options)
+    print(f"kernels: {kernels.name}")
+    found = {
+        "costs": (COST_HEADINGS, costs),
+        "memory": (MEMORY_HEADINGS, memory),
+        "profile": (PROFILE_HEADINGS, profiles),
+    }
+    print(table(COST_HEADINGS, costs), flush=True)
     if options.save:
-        content = {
-            "shape": shape,
-            "costs": {"headings": cost_headings, "rows": costs},
-            "memory": {"headings": memory_headings, "rows": memory},
-        }
-        print(save(options.save, content))
+        tables = {name: {"headings": headings, "rows": lines} for name, (headings, lines) in found.items() if lines}
+        print(save(options.save, {"shape": shape, "kernels": kernels.name, **tables}))
+    sys.exit(not right(costs))
+
+
+def right(costs: Lines) -> bool:
+    """Whether the median row of each pass with kernels is, but for rounding, that of the pass without."""
+    return all(line[COST_HEADINGS.index("median row %")] <= 100 * TOLERANCE_16_BIT for line in costs)
 
 
 if __name__ == "__main__":

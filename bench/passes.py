@@ -1,0 +1,126 @@
+"""Passes over one cache, each taken back when it has been timed: mlx-lm's own over chains, and ours over trees."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+from mlx_lm.models.cache import ArraysCache, make_prompt_cache
+
+from worker.engine.tree import TokenTree
+from worker.engine.verify.copies import mapped
+from worker.engine.verify.verifier import Cache, Verifier, evaluate
+
+
+@dataclass(frozen=True)
+class Times:
+    """Milliseconds. whole: of a pass, until the likeliest token of each row is known.
+
+    Of it, build: until the graph of the pass stands. submit: from then until the device has been given all of it.
+    commit: after the pass, of the path.
+    """
+
+    build: float
+    submit: float
+    whole: float
+    commit: float
+
+
+class Rewind:
+    """Takes a cache back to where it was, without copying rows."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._marks = [list(c.cache) if isinstance(c, ArraysCache) else c.offset for c in cache]
+
+    def __call__(self) -> None:
+        for layer, mark in zip(self._cache, self._marks, strict=True):
+            if isinstance(layer, ArraysCache):
+                layer.cache = list(mark)
+            else:
+                layer.offset = mark
+
+
+class TreePasses:
+    """Passes of a verifier; a tree of one node is plain decoding."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        self.verifier = verifier
+        self.model = verifier.model
+        self.cache = verifier.new_cache()
+
+    def forward(self, tree: TokenTree) -> mx.array:
+        return self.verifier.forward(tree, self.cache)
+
+    def settle(self) -> None:
+        """Compute what else a pass leaves: nothing before its commit."""
+
+    def commit(self, tree: TokenTree, path: Sequence[int]) -> None:
+        self.verifier.commit(tree, path, self.cache)
+        evaluate(self.cache)
+
+    def forget(self, tree: TokenTree) -> None:
+        if len(tree) > 1:
+            self.verifier.abandon(tree, self.cache)
+
+
+class ChainPasses(TreePasses):
+    """mlx-lm's own passes over chains of as many tokens; what they write stays, there is nothing to commit."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.cache = make_prompt_cache(model)
+
+    def forward(self, tree: TokenTree) -> mx.array:
+        logits: mx.array = self.model(mx.array([tree.tokens]), cache=self.cache)[0]
+        return logits
+
+    def settle(self) -> None:
+        evaluate(self.cache)
+
+    def commit(self, tree: TokenTree, path: Sequence[int]) -> None:
+        pass
+
+    def forget(self, tree: TokenTree) -> None:
+        pass
+
+
+def timed(passes: TreePasses, tree: TokenTree, path: Sequence[int] | None) -> Times:
+    """One pass, and the commit of `path`; None: the pass is forgotten."""
+    rewind = Rewind(passes.cache)
+    begun = time.perf_counter()
+    chosen = mx.argmax(passes.forward(tree), axis=-1)
+    built = time.perf_counter()
+    mx.async_eval(chosen)  # type: ignore[no-untyped-call]
+    submitted = time.perf_counter()
+    mx.eval(chosen)
+    passes.settle()
+    ended = time.perf_counter()
+    if path is None:
+        passes.forget(tree)
+    else:
+        passes.commit(tree, path)
+    committed = time.perf_counter()
+    rewind()
+    return Times(*(1e3 * spent for spent in (built - begun, submitted - built, ended - begun, committed - ended)))
+
+
+def logits_of(passes: TreePasses, tree: TokenTree) -> npt.NDArray[np.float32]:
+    """[N, vocabulary]."""
+    rewind = Rewind(passes.cache)
+    rows = np.array(passes.forward(tree).astype(mx.float32))
+    passes.settle()
+    passes.forget(tree)
+    rewind()
+    return rows
+
+
+def cache_bytes(cache: Cache) -> int:
+    arrays: list[mx.array] = []
+    mapped(list(cache), arrays.append)
+    return sum(array.nbytes for array in arrays)
