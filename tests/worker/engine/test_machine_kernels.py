@@ -14,7 +14,6 @@ from kernels.gated_delta_tree import Configuration
 from kernels.probing import Choice
 from worker.engine.kernel_set import STOCK, MachineKernels, machine_kernels
 
-
 run: Any = object()
 """Stands for a kernel; nothing here calls it."""
 
