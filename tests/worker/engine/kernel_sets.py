@@ -10,6 +10,9 @@ from kernels.gated_delta_tree import reference as recurrence_reference
 from kernels.gated_delta_tree.metal import metal_recurrence
 from kernels.gated_delta_tree.problem import KEY_WIDTHS, VALUE_COLUMNS, Configuration, Recurrence
 from kernels.host import metal_kernel
+from kernels.qmm.metal import product as metal_product
+from kernels.qmm.reference import Product
+from kernels.qmm.reference import reference as product_reference
 from kernels.sample.metal import metal_sample
 from kernels.sample.one_threadgroup_per_row import Sample
 from kernels.sample.reference import reference_sample
@@ -20,7 +23,7 @@ from worker.engine.kernel_set import KernelSet
 
 
 class CountingKernels(KernelSet):
-    """Counts what was called: "attention", "outputs", "commit" and "sample"."""
+    """Counts what was called: "product", "attention", "outputs", "commit" and "sample"."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -42,6 +45,10 @@ class ReferenceKernels(CountingKernels):
 
     name = "references"
 
+    def product(self, dtype: mx.Dtype, group_size: int, bits: int) -> Product | None:
+        product: Product = self._counted("product", product_reference)
+        return product
+
     def attention(self, dtype: mx.Dtype, head_size: int) -> TreeAttention | None:
         attention: TreeAttention = self._counted("attention", reference)
         return attention
@@ -60,6 +67,11 @@ class EmulatedKernels(CountingKernels):
     name = "emulated"
 
     @cached_property
+    def _product(self) -> Product:
+        product: Product = self._counted("product", metal_product("simdgroup", metal_kernel))
+        return product
+
+    @cached_property
     def _attention(self) -> TreeAttention:
         attention: TreeAttention = self._counted("attention", metal(metal_kernel))
         return attention
@@ -72,6 +84,9 @@ class EmulatedKernels(CountingKernels):
     def _sampler(self) -> Sample:
         sample: Sample = self._counted("sample", metal_sample(metal_kernel))
         return sample
+
+    def product(self, dtype: mx.Dtype, group_size: int, bits: int) -> Product | None:
+        return self._product
 
     def attention(self, dtype: mx.Dtype, head_size: int) -> TreeAttention | None:
         return self._attention

@@ -1,0 +1,119 @@
+"""An engine whose model computes with kernels: its text, and what it says and keeps of them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+from engine_maker import EngineFor
+from family_exactness import Case, engine_under_trees
+from kernel_sets import EmulatedKernels, ReferenceKernels
+
+from bench.families import tiny_model
+from kernels.probing import Choice
+from kernels.qmm.reference import reference
+from worker.engine import kernel_set
+from worker.engine.engine import Engine, EngineOptions
+from worker.engine.kernel_set import STOCK, MachineKernels, machine_kernels
+from worker.engine.profile import pair_key, profile_key
+from worker.engine.rehearsal import with_kernels
+from worker.engine.verdicts import verdict_key
+
+# Widths that the kernels have.
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {"head_dim": 64},
+    "qwen3": {"head_dim": 64},
+    "gemma3_text": {"head_dim": 64},
+    "qwen3_5": {"head_dim": 64, "linear_key_head_dim": 64, "linear_value_head_dim": 32},
+}
+
+
+def quantized(name: str) -> Any:
+    model = tiny_model(name, **MODELS[name])
+    nn.quantize(model, group_size=32, bits=4)
+    mx.eval(model.parameters())
+    return model
+
+
+def with_set(engine: Engine, kernels: Any) -> Engine:
+    """The engine again, with its model in memory computing with `kernels`."""
+    again = Engine(with_kernels(engine.target, kernels), engine.profile, engine.options)
+    again.drafter = engine.drafter
+    return again
+
+
+def assert_exact(engine_for: EngineFor, name: str, kernels: Any, case: Case, nodes: int) -> None:
+    model = quantized(name)
+    expected = case.plain(model)
+    engine = with_set(engine_under_trees(engine_for, model, "tree", expected, seed=3, nodes=nodes), kernels)
+    kernels.calls.clear()
+    result, stats = engine.generate(case.request)
+    assert result.token_ids == expected
+    assert stats.kernels == kernels.name
+    assert stats.accepted_tokens > case.tokens // 5
+    # Siblings together: four products of a layer at most, and the head, in each pass.
+    assert 0 < kernels.calls["product"] <= (stats.passes + 1) * (4 * len(model.layers) + 1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_text_under_references_is_that_of_plain_decoding(engine_for: EngineFor, name: str) -> None:
+    assert_exact(engine_for, name, ReferenceKernels(), Case(tokens=60), 32)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_5"])
+def test_the_text_under_the_metal_texts_is_that_of_plain_decoding(engine_for: EngineFor, name: str) -> None:
+    assert_exact(engine_for, name, EmulatedKernels(), Case(prompt="The-fox", tokens=12), 8)
+
+
+def test_nothing_is_tried_on_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx, "default_device", lambda: mx.cpu)
+    assert machine_kernels() is STOCK
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> MachineKernels:
+    """A machine on which the product and the draw have kernels: their references."""
+    found: dict[str, Choice[Any]] = {
+        "qmm": Choice("tensor", reference),
+        "tree_attention": Choice("reference", None),
+        "gated_delta_tree": Choice("reference", None),
+        "sample": Choice("metal", None),
+    }
+    for name, choice in found.items():
+        monkeypatch.setattr(getattr(kernel_set, name), "chosen", lambda *_, choice=choice, **__: choice)
+    return MachineKernels()
+
+
+def test_kernels_are_named_after_what_passes_and_draws_ask_for(engine_for: EngineFor, machine: MachineKernels) -> None:
+    engine = with_set(engine_for(quantized("llama")), machine)
+    assert engine.target.kernels.name == "qmm:tensor sample:metal"
+    dense = MachineKernels()
+    assert with_kernels(engine_for(tiny_model("llama")).target, dense).kernels.name == "sample:metal"
+    assert MachineKernels().name == "stock"
+
+
+def test_what_is_measured_and_learned_is_kept_by_the_kernels_and_their_texts(
+    engine_for: EngineFor, machine: MachineKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = engine_for(quantized("llama")).target
+    stock = [verdict_key(target), profile_key(target, 16), pair_key(target, "suffix")]
+    assert all(key["kernels"] == "stock" and "kernel_texts" not in key for key in stock)
+
+    ours = with_kernels(target, machine)
+    keys = [verdict_key(ours), profile_key(ours, 16), pair_key(ours, "suffix")]
+    assert all(key["kernels"] == "qmm:tensor sample:metal" for key in keys)
+
+    monkeypatch.setattr(kernel_set, "texts_digest", lambda names: f"other texts of {names}")
+    changed = verdict_key(with_kernels(target, MachineKernels()))
+    assert changed["kernel_texts"] == "other texts of ['qmm', 'sample']"
+    assert changed["kernels"] == keys[0]["kernels"]
+    assert changed["kernel_texts"] != keys[0]["kernel_texts"]
+
+
+def test_an_engine_over_the_same_model_has_the_same_kernels(engine_for: EngineFor, tmp_path: Path) -> None:
+    engine = with_set(engine_for(quantized("llama")), ReferenceKernels())
+    assert engine.with_options(replace(engine.options, max_tree_nodes=4)).verifier.kernels is engine.target.kernels
+    with pytest.raises(ValueError, match="load the model again"):
+        engine.with_options(EngineOptions(tmp_path, kernels="off"))
