@@ -13,10 +13,11 @@ from worker.engine.completion import Completion, Origin
 from worker.engine.drafters.batch_memory import Outputs
 from worker.engine.drafters.guide import Guide
 from worker.engine.drafters.protocol import DraftContext, Drafter, DraftLimits
+from worker.engine.draws import Draws
 from worker.engine.interruption import Interruption
 from worker.engine.logprobs import LogprobRecord
 from worker.engine.reasoning import Reasoning
-from worker.engine.sampling import Draws, History, Sampling, biased, drawn, likeliest, log_softmax
+from worker.engine.sampling import History, Sampling, biased, drawn, likeliest, log_softmax
 from worker.engine.session import Session
 from worker.engine.speculation import Speculation
 from worker.engine.tally import Tally
@@ -124,7 +125,7 @@ class Generation:
         """One pass: verify `tree`, walk down it, commit the accepted path."""
         watch = self.tally.stopwatch
         with watch.phase("verify"):
-            draws = Draws(self.sampling, self.verifier.forward(tree, self.session.cache))
+            draws = self._draws(tree, self.verifier.forward(tree, self.session.cache))
         with watch.phase("sample"):
             accepted = self._walk(tree, draws)
         hidden = self.verifier.hidden
@@ -134,6 +135,12 @@ class Generation:
             self.session.extend(committed, None if hidden is None else hidden[mx.array(accepted.path)])
         self.tally.count_pass(tree, accepted=len(accepted.path) - 1)
         self._advance(accepted.tokens, accepted.origins)
+
+    def _draws(self, tree: TokenTree, logits: mx.array) -> Draws:
+        position = self._history().position
+        positions = [position + depth for depth in tree.depths]
+        top = None if self._logprobs is None else self._logprobs.top
+        return Draws(self.sampling, logits, positions, self.verifier.kernels, top)
 
     def _walk(self, tree: TokenTree, draws: Draws) -> Walk:
         """The walk by the request's rule. Without a temperature there is no other token than the draw to take."""
@@ -151,7 +158,8 @@ class Generation:
             walked = relaxed_walk(tree, draw, ends, odds, theta)
         if self._logprobs is not None:
             for count, (node, token) in enumerate(zip(walked.path, walked.tokens, strict=True)):
-                self._logprobs.add(token, draws.logprobs(node, self._history(walked.tokens[:count])))
+                history = self._history(walked.tokens[:count])
+                self._logprobs.add(token, draws.likelihood(node, history, token, self._logprobs.top))
         return walked
 
     @property

@@ -123,49 +123,6 @@ class History:
         return emitted
 
 
-class Draws:
-    """The target's draws over one verified pass of [N, vocabulary] logits, one node at a time.
-
-    Rows whose processing needs no history are processed together on the device, and greedy ones come back as N ids.
-    A draw from a row that leaves no token raises NoTokenLeft.
-    """
-
-    def __init__(self, sampling: Sampling, logits: mx.array) -> None:
-        self._sampling = sampling
-        self._logits = logits
-        self._rows: dict[int, Row] = {}
-        self._greedy: list[int] | None = None
-        self._logprobs: mx.array | None = None
-        if not sampling.needs_history:
-            self._logprobs = log_softmax(biased(logits, sampling))
-            if sampling.temperature == 0:
-                self._greedy = likeliest(self._logprobs).tolist()  # type: ignore[assignment]
-            else:
-                mx.eval(self._logprobs)
-        else:
-            mx.eval(logits)
-
-    def draw(self, node: int, history: History) -> int:
-        """The token that the target chooses after `node`."""
-        if self._greedy is not None:
-            return drawn(self._greedy[node], history.position)
-        return draw(self.logprobs(node, history), self._sampling, history.position)
-
-    def logprobs(self, node: int, history: History) -> Row:
-        """Log-probabilities [vocabulary] of `node` after bias and penalties, before any filter and temperature."""
-        if node not in self._rows:
-            if self._logprobs is None:
-                row = log_softmax(processed(self._logits[node : node + 1], self._sampling, history))[0]
-            else:
-                row = self._logprobs[node]
-            self._rows[node] = np.array(row.astype(mx.float32))
-        return self._rows[node]
-
-    def odds(self, node: int, history: History, tokens: Sequence[int]) -> tuple[list[float], float]:
-        """The probability of each of `tokens` in the draw after `node`, and that of all others together."""
-        return odds(self.logprobs(node, history), self._sampling, tokens)
-
-
 def log_softmax(logits: mx.array) -> mx.array:
     """logits - logsumexp(logits), in the logits' own type.
 

@@ -10,9 +10,10 @@ import pytest
 
 from worker.engine.drafters.guide import CONSIDERED, Guide
 from worker.engine.drafters.next_tokens import shortlist
+from worker.engine.draws import Draws
 from worker.engine.philox import gumbel_noise
 from worker.engine.reasoning import Reasoning
-from worker.engine.sampling import Draws, History, Sampling, candidates, draw
+from worker.engine.sampling import History, Sampling, candidates, draw
 from worker.engine.tree import TokenTree
 
 TEXT = History([4] * 60, [8] * 41)

@@ -20,9 +20,10 @@ MODELS: dict[str, dict[str, Any]] = {
 SAMPLED = {"temperature": 0.9, "top_p": 0.97, "top_k": 40, "seed": 11}
 
 
-def used_by(name: str) -> set[str]:
-    attention = set() if name == "gemma2" else {"attention"}
-    return attention | ({"outputs", "commit"} if name == "qwen3_5" else set())
+def used_by(name: str, case: Case) -> set[str]:
+    used = set() if name == "gemma2" else {"attention"}
+    used |= {"outputs", "commit"} if name == "qwen3_5" else set()
+    return used | ({"sample"} if case.sampling else set())
 
 
 def assert_exact(engine_for: EngineFor, name: str, kernels: CountingKernels, case: Case, nodes: int) -> None:
@@ -33,7 +34,7 @@ def assert_exact(engine_for: EngineFor, name: str, kernels: CountingKernels, cas
     result, stats = engine.generate(case.request)
     assert result.token_ids == expected
     assert stats.accepted_tokens > case.tokens // 5
-    assert used_by(name) <= set(kernels.calls)
+    assert set(kernels.calls) == used_by(name, case)
 
 
 @pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "sampled"])

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
+from worker.engine.draws import Draws
 from worker.engine.reasoning import Reasoning
-from worker.engine.sampling import Draws, History, NoTokenLeft, Row, Sampling, candidates, draw, penalised
+from worker.engine.sampling import History, NoTokenLeft, Row, Sampling, candidates, draw, penalised
 
 NONE = History([], [])
 

@@ -18,7 +18,8 @@ from keyed_noise import noise_table
 from scripted_model import ScriptedModel
 
 from worker.engine.acceptance import walk
-from worker.engine.sampling import Draws, History, Sampling
+from worker.engine.draws import Draws
+from worker.engine.sampling import History, Sampling
 from worker.engine.tree import TokenTree
 from worker.engine.verify.verifier import Verifier
 

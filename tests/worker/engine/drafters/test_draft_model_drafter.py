@@ -18,7 +18,8 @@ from worker.engine.drafters.draft_model.drafter import DraftModelDrafter
 from worker.engine.drafters.expansion import Expansion
 from worker.engine.drafters.guide import Guide
 from worker.engine.drafters.protocol import DraftContext, DraftLimits
-from worker.engine.sampling import Draws, History, Row, Sampling
+from worker.engine.draws import Draws
+from worker.engine.sampling import History, Row, Sampling
 from worker.engine.tree import TokenTree
 from worker.engine.verify.caches import flat
 from worker.engine.verify.copies import copied_all
