@@ -3,7 +3,7 @@
 Each time is that of one call among many over different weights, evaluated together, so that launches overlap and no
 cache holds the weights: once with every call independent of the others, once with each one's x waiting for the result
 before it, as in a model. The error is the largest, against float64, in roundings of the output's type. `--plans` times
-other tilings and clusters of the CUDA kernel instead. Exits with 1 when a product is wrong.
+other plans of the CUDA kernel instead. Exits with 1 when a product is wrong.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,12 +21,13 @@ import mlx.core as mx
 import numpy as np
 
 from bench.report import save, table
-from kernels.qmm.cuda import SPLITS, TILINGS, Tiling, plan, product
+from kernels.qmm.cuda import Plan, Planner, plans, product
 from kernels.qmm.reference import Product, reference
 
 SHAPES = ((5120, 17408), (17408, 5120), (5120, 5120), (5120, 1024))  # K, N: of Qwen3.8-27B
 ROWS = (1, 2, 4, 8, 16, 32)
 PLANNED_ROWS = (1, 16)
+PLANS = 5
 CHECKED_COLUMNS = 512
 ROUNDOFF = {mx.bfloat16: 2.0**-8, mx.float16: 2.0**-11}
 MOST_ROUNDINGS = 2.0
@@ -128,26 +130,26 @@ def planned(args: argparse.Namespace, dtype: mx.Dtype) -> list[list[Any]]:
         over = weights(depth, columns, args.group_size, args.bits, dtype, args.calls)
         for count in PLANNED_ROWS:
             x = mx.random.normal((count, depth)).astype(dtype)
-            for tiling, split in _plans():
-                tilings = tuple((most, tiling) for most in TILINGS)
-                planner = partial(plan, tilings=tilings, splits=(split,))
-                try:
-                    how = planner(count, depth, columns, args.group_size, args.bits)
-                except ValueError:
-                    continue
-                call = partial(_called, product(mx.fast.cuda_kernel, planner), args.group_size, args.bits)
+            for expected, how in _plans(count, depth, columns, args.group_size, args.bits):
+                call = partial(_called, product(mx.fast.cuda_kernel, _always(how)), args.group_size, args.bits)
                 us = microseconds_in_turn(call, x, over, args.turns)
                 wrong = error(call(x, over[0]), x, over[0], args.group_size, args.bits)
-                kind = [tiling.warps, tiling.tall, tiling.stages, split, how.phases, how.clusters]
-                rows.append([f"{depth} x {columns}", count, *kind, us, wrong])
+                kind = [how.warps, how.split, how.phases, how.teams, how.ahead]
+                rows.append([f"{depth} x {columns}", count, *kind, expected, us, wrong])
                 print(rows[-1], flush=True)
     return rows
 
 
-def _plans() -> Iterator[tuple[Tiling, int]]:
-    for warps, tall, stages in ((8, 1, 2), (8, 1, 4), (16, 1, 2), (8, 2, 2), (8, 2, 3), (12, 2, 2)):
-        for split in SPLITS[:3]:
-            yield Tiling(warps, tall, stages), split
+def _plans(rows: int, depth: int, columns: int, group_size: int, bits: int) -> Iterator[tuple[float, Plan]]:
+    """The most promising plans, and the first of them with fewer and more tiles on their way."""
+    best = sorted(plans(rows, depth, columns, group_size, bits), key=lambda one: one[0])[:PLANS]
+    yield from best
+    for ahead in (1, 4):
+        yield best[0][0], replace(best[0][1], ahead=ahead)
+
+
+def _always(how: Plan) -> Planner:
+    return lambda *_: how
 
 
 def _called(run: Product, group_size: int, bits: int, x: mx.array, operands: Weights) -> mx.array:
@@ -180,7 +182,7 @@ def main() -> None:
         print(f"MLX has no CUDA GPU here: nothing to time. mx.quantized_matmul is off by {off:.2f} roundings.")
         sys.exit(not off <= MOST_ROUNDINGS_OF_MLX)
     if args.plans:
-        headings = ["K x N", "rows", "warps", "tall", "stages", "split", "phases", "clusters", "us in turn", "error"]
+        headings = ["K x N", "rows", "warps", "split", "phases", "teams", "ahead", "expected us", "us in turn", "error"]
         rows = planned(args, dtype)
         wrong = max(row[-1] for row in rows)
     else:

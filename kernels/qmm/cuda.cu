@@ -2,343 +2,231 @@
 //
 // Tensor cores multiply 16 rows of q by 8 rows of x. A 4-bit q enters as base + q, exact in T and one operation for two
 // weights (8-bit: two such digits); the float32 sum of a group is then scaled, and (bias - base * scale) * sum of x is
-// added. So no weight is rounded. K is cut into slices, one to each block of a cluster, whose shared memory keeps x in
-// the order of the instruction's operand; the cluster's tiles of rows stream past it. Each warp copies the weights of
-// its own steps (one tile by 128 bytes of K) into a ring, several steps ahead, and its sums are added in a fixed order:
-// over warps, then over the cluster's blocks. Two runs give the same bits.
+// added. So no weight is rounded. K is cut into slices of SPAN groups, one to each warp, which keeps its slice of x in
+// registers and lets the block's tiles of 16 weight rows stream past it, straight from memory to registers, DEPTH tiles
+// ahead. So neither x nor weights go through shared memory; only the warps' sums do, which are added in a fixed order:
+// over warps, over phases (a block goes over its tiles once for each part of K), and over the SPLIT blocks of a team,
+// of which the last to arrive adds what all of them left in `parts`. Two runs give the same bits.
 //
-// Bytes: w, scales and biases once each: N * K * (BITS / 8 + 4 / GROUP); x once per block; y once. Operations: 2 * M *
-// N * K. Shared memory carries x once more for each tile: 2 * ROWS * K * N / (16 * TALL) bytes.
+// Blocks of a team meet in memory and not as a cluster: a CUDA graph that MLX updates does not take a kernel's cluster
+// shape over, and gives it to other kernels.
+//
+// Bytes: w, scales and biases once each: N * K * (BITS / 8 + 4 / GROUP); x once per multiprocessor, divided by SPLIT;
+// y once. Operations: 2 * M * N * K.
 
 using E = qmm::Element<T>;
-constexpr int tile_rows = 16 * TALL;           // weight rows of a tile
-constexpr int UNIT = 1024 / (GROUP * BITS);    // groups of a step: 128 bytes of each row
-constexpr int columns = ROWS / 8;              // mma columns of 8 rows of x
-constexpr int words = GROUP * BITS / 128;      // words that a lane holds of one group of one weight row
-constexpr int vectors = GROUP / 32;            // 16-byte vectors that a lane holds of one group of one row of x
-constexpr int levels = BITS / 4;               // 4-bit digits of a weight
+constexpr int columns = ROWS / 8;           // mma columns of 8 rows of x
+constexpr int words = GROUP * BITS / 128;   // words that a lane holds of one group of one weight row
+constexpr int vectors = GROUP / 32;         // 16-byte vectors that a lane holds of one group of one row of x
+constexpr int levels = BITS / 4;            // 4-bit digits of a weight
 constexpr float base = BITS == 4 ? E::base : 17.0f * E::base;
-constexpr int fragments = TALL * columns;      // float4 accumulators of a lane
-
-// 16-byte pieces of a row change places so that the lanes of a warp read from all banks.
-constexpr int swizzle = words == 1 ? 7 : words == 2 ? 3 : 1, swizzle_shift = words == 2 ? 1 : words == 4 ? 2 : 0;
-constexpr int stage_bytes = tile_rows * 128;
+constexpr int fragments = columns * 32;     // float4 accumulators of a warp
 
 const int M = x_shape[0], K = x_shape[1], N = w_shape[0];
 const int row_words = K * BITS / 32, row_groups = K / GROUP;
 const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 const int g = lane / 4, t = lane % 4;
 
-// The cluster's tiles of weight rows, and the slices of K: of each SPLIT slices a block of the cluster takes one. Where
-// a launch came without its cluster (a CUDA graph may lose it in an update), the first block takes them all.
-const int rank = blockIdx.x % SPLIT, cluster = blockIdx.x / SPLIT, clusters = gridDim.x / SPLIT;
-const bool clustered = SPLIT == 1 || qmm::cluster_size() == SPLIT;
-if (!clustered && rank != 0) {
-  return;
-}
-constexpr int slices = SPLIT * PHASES;
-const int steps = (row_groups + UNIT - 1) / UNIT, most = (steps + slices - 1) / slices * UNIT;
-const int tiles = (N + tile_rows - 1) / tile_rows, most_tiles = (tiles + clusters - 1) / clusters;
-const int first_tile = tiles * cluster / clusters, own_tiles = tiles * (cluster + 1) / clusters - first_tile;
+// The team's tiles of weight rows, of which each block of the team has its slices of K.
+constexpr int SPLIT = QMM_SPLIT, WARPS = QMM_WARPS;
+const int rank = blockIdx.x % SPLIT, team = blockIdx.x / SPLIT, teams = gridDim.x / SPLIT;
+const int tiles = (N + 15) / 16;
+const int first_tile = static_cast<long long>(tiles) * team / teams;
+const int own_tiles = static_cast<int>(static_cast<long long>(tiles) * (team + 1) / teams) - first_tile;
 
-extern __shared__ uint4 arena[];
-uint4* xs = arena;                                                             // [group][column][vector][lane]
-float* sums = reinterpret_cast<float*>(xs + most * columns * vectors * 32);    // [group][ROWS]: sum of x
-float4* partial = reinterpret_cast<float4*>(sums + most * ROWS);               // [tile][fragment][lane]
-float4* carried = partial + most_tiles * fragments * 32;                       // [warp][fragment][lane]
-unsigned char* rings = reinterpret_cast<unsigned char*>(carried + WARPS * fragments * 32);        // [warp][stage]
-unsigned short* affine = reinterpret_cast<unsigned short*>(rings + WARPS * STAGES * stage_bytes);  // [2][row][group]
-int* carried_tile = reinterpret_cast<int*>(affine + 2 * most_tiles * tile_rows * most);           // [warp]
-unsigned char* ring = rings + warp * STAGES * stage_bytes;
+extern __shared__ float4 arena[];
+float4* carried = arena;                                                             // [2][warp][tile of a round][fragment]
+float4* totals = carried + 2 * WARPS * ROUND * fragments;                            // [tile][fragment], of several phases
+float* sums = reinterpret_cast<float*>(totals + (PHASES > 1 ? own_tiles * fragments : 0));  // [warp][SPAN][ROWS]: of x
+sums += warp * SPAN * ROWS;
 
-for (int phase = 0; phase < (clustered ? PHASES : slices); ++phase) {
-  // Each warp takes a run of (tile, step) of this slice.
-  const int part = clustered ? phase * SPLIT + rank : phase;
-  const int first_step = steps * part / slices, slice = steps * (part + 1) / slices - first_step;
-  const int total = own_tiles * slice;
-  const int begin = total * warp / WARPS, end = total * (warp + 1) / WARPS;
-  if (phase) {
-    __syncthreads();
-  }
+for (int phase = 0; phase < PHASES; ++phase) {
+  const int first_group = ((phase * SPLIT + rank) * WARPS + warp) * SPAN;
+  const int groups = max(0, min(SPAN, row_groups - first_group));
+  const bool whole = groups == SPAN && row_groups % SPAN == 0 && qmm::aligned<SPAN>(scales) && qmm::aligned<SPAN>(biases);
 
-  // Weights on their way: each warp has a ring of STAGES steps of its own.
-  int ahead_tile = begin / slice, ahead_step = begin % slice, ahead = begin, ahead_slot = 0;
-  auto fetch = [&]() {
-    if (ahead < end) {
-      const int step = first_step + ahead_step, top = (first_tile + ahead_tile) * tile_rows;
-      unsigned char* to = ring + ahead_slot * stage_bytes;
+  // What a warp reads of a tile: words and coefficients of the rows g and g + 8.
+  struct Tile {
+    uint32_t packed[2][SPAN][words];
+    qmm::Halves<SPAN> scale[2], bias[2];
+  } ahead[DEPTH];
+  auto fetch = [&](Tile& to, int tile) {
 #pragma unroll
-      for (int i = 0; i < tile_rows / 4; ++i) {
-        const int r = i * 4 + lane / 8, piece = lane % 8;
-        const size_t row = min(top + r, N - 1);
-        const int word = step * 32 + piece * 4;
-        const bool there = word < row_words;
-        qmm::copy_once(to + r * 128 + (piece ^ ((r & swizzle) << swizzle_shift)) * 16,
-                       w + row * row_words + (there ? word : 0), there);
+    for (int r = 0; r < 2; ++r) {
+      const int row = (first_tile + tile) * 16 + g + 8 * r;
+      const bool there = tile < own_tiles && row < N;
+      const uint32_t* from = w + static_cast<size_t>(there ? row : 0) * row_words + first_group * (4 * words) + t * words;
+#pragma unroll
+      for (int u = 0; u < SPAN; ++u) {
+        qmm::load_once<words>(to.packed[r][u], from + u * 4 * words, there && u < groups);
       }
-      ++ahead;
-      if (++ahead_step == slice) {
-        ahead_step = 0;
-        ++ahead_tile;
-      }
-      if (++ahead_slot == STAGES) {
-        ahead_slot = 0;
-      }
+      const size_t at = static_cast<size_t>(there ? row : 0) * row_groups + first_group;
+      to.scale[r].load(scales + at, there ? groups : 0, whole);
+      to.bias[r].load(biases + at, there ? groups : 0, whole);
     }
-    qmm::commit_copies();
   };
 #pragma unroll
-  for (int i = 0; i < STAGES - 1; ++i) {
-    fetch();
+  for (int d = 0; d < DEPTH; ++d) {
+    fetch(ahead[d], d);
   }
-
-  // All scales and biases that this block needs now; zeros beyond K.
-  for (int r = warp * 4 + lane / 8; r < 2 * own_tiles * tile_rows; r += WARPS * 4) {
-    const bool second = r >= own_tiles * tile_rows;
-    const int own = second ? r - own_tiles * tile_rows : r;
-    const size_t row = min(first_tile * tile_rows + own, N - 1);
-    const T* from = (second ? biases : scales) + row * row_groups + first_step * UNIT;
-    unsigned short* to = affine + ((second ? most_tiles * tile_rows : 0) + own) * most;
-    if (UNIT > 1 && row_groups % UNIT == 0) {
-      for (int s = lane % 8; s < slice; s += 8) {
-        qmm::copy<(UNIT > 1 ? UNIT * 2 : 4)>(to + s * UNIT, from + s * UNIT);
-      }
-    } else {
-      for (int s = lane % 8; s < slice * UNIT; s += 8) {
-        to[s] = first_step * UNIT + s < row_groups ? reinterpret_cast<const unsigned short*>(from)[s] : 0;
-      }
-    }
-  }
-  qmm::commit_copies();
 
   // x in the order in which the lanes multiply it: a lane's weights of a group are GROUP / 4 neighbours in k.
-  {
-    constexpr int per_group = GROUP / 8;
-    const int eights = slice * UNIT * per_group;
-    const bool aligned = reinterpret_cast<size_t>(x) % 16 == 0;
-    for (int i = threadIdx.x; i < ROWS * eights; i += WARPS * 32) {
-      const int m = i / eights, eight = i % eights;
-      uint4 v = make_uint4(0, 0, 0, 0);
-      const int k = first_step * UNIT * GROUP + eight * 8;
-      if (m < M && k < K) {
-        const T* from = x + static_cast<size_t>(m) * K + k;
-        if (aligned) {
-          v = *reinterpret_cast<const uint4*>(from);
-        } else {
-          const unsigned short* one = reinterpret_cast<const unsigned short*>(from);
-          v.x = one[0] | one[1] << 16;
-          v.y = one[2] | one[3] << 16;
-          v.z = one[4] | one[5] << 16;
-          v.w = one[6] | one[7] << 16;
-        }
-      }
-      uint4 order;
-      if constexpr (BITS == 4) {  // (0, 4), (1, 5), (2, 6), (3, 7)
-        order.x = __byte_perm(v.x, v.z, 0x5410);
-        order.y = __byte_perm(v.x, v.z, 0x7632);
-        order.z = __byte_perm(v.y, v.w, 0x5410);
-        order.w = __byte_perm(v.y, v.w, 0x7632);
-      } else {  // (0, 2), (1, 3), (4, 6), (5, 7)
-        order.x = __byte_perm(v.x, v.y, 0x5410);
-        order.y = __byte_perm(v.x, v.y, 0x7632);
-        order.z = __byte_perm(v.z, v.w, 0x5410);
-        order.w = __byte_perm(v.z, v.w, 0x7632);
-      }
-      const int group = eight / per_group, place = eight % per_group;
-      xs[((group * columns + m / 8) * vectors + place % vectors) * 32 + m % 8 * 4 + place / vectors] = order;
-    }
-  }
-  __syncthreads();
-  for (int i = warp; i < slice * UNIT * columns; i += WARPS) {
-    float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    const uint32_t ones[4] = {E::ones, E::ones, E::ones, E::ones};
+  uint4 xs[SPAN][columns][vectors];
+  const bool aligned = qmm::aligned<8>(x);
 #pragma unroll
-    for (int v = 0; v < vectors; ++v) {
-      const uint4 at = xs[(i * vectors + v) * 32 + lane];
-      E::multiply(sum, ones, at.x, at.y);
-      E::multiply(sum, ones, at.z, at.w);
-    }
-    if (g == 0) {
-      reinterpret_cast<float2*>(sums)[(i / columns * ROWS + i % columns * 8) / 2 + t] = make_float2(sum[0], sum[1]);
-    }
-  }
-  qmm::await_copies<0>();
-  if (lane == 0) {
-    carried_tile[warp] = begin < end && begin % slice ? begin / slice : -1;
-  }
-  __syncthreads();
-
-  float acc[TALL][columns][4];
-  auto clear = [&]() {
+  for (int u = 0; u < SPAN; ++u) {
 #pragma unroll
-    for (int i = 0; i < fragments * 4; ++i) {
-      acc[i / (columns * 4)][i / 4 % columns][i % 4] = 0.0f;
-    }
-  };
-  clear();
-  int tile = begin / slice, step = begin % slice, slot = 0;
-  bool continued = step != 0;
-  for (int at = begin; at < end; ++at) {
-    qmm::await_copies<STAGES - 2>();
-    __syncwarp();
-    fetch();
-    const unsigned char* stage = ring + slot * stage_bytes;
-    if (++slot == STAGES) {
-      slot = 0;
-    }
-    const unsigned short* at_scale = affine + (tile * tile_rows + g) * most + step * UNIT;
-    const unsigned short* at_bias = at_scale + most_tiles * tile_rows * most;
-    qmm::Halves<UNIT> scale[TALL * 2], bias[TALL * 2];
-#pragma unroll
-    for (int r = 0; r < TALL * 2; ++r) {
-      scale[r].load(at_scale + 8 * r * most);
-      bias[r].load(at_bias + 8 * r * most);
-    }
-#pragma unroll
-    for (int u = 0; u < UNIT; ++u) {
-      const int group = step * UNIT + u;
-      uint32_t packed[TALL * 2][words];
-#pragma unroll
-      for (int r = 0; r < TALL * 2; ++r) {
-#pragma unroll
-        for (int i = 0; i < words; i += 4) {
-          const int piece = (u * 4 * words + t * words + i) / 4, inside = (u * 4 * words + t * words + i) % 4;
-          const unsigned char* from =
-              stage + (g + 8 * r) * 128 + (piece ^ ((g & swizzle) << swizzle_shift)) * 16 + inside * 4;
-          if constexpr (words == 1) {
-            packed[r][0] = *reinterpret_cast<const uint32_t*>(from);
-          } else if constexpr (words == 2) {
-            const uint2 all = *reinterpret_cast<const uint2*>(from);
-            packed[r][0] = all.x, packed[r][1] = all.y;
-          } else {
-            const uint4 all = *reinterpret_cast<const uint4*>(from);
-            packed[r][i] = all.x, packed[r][i + 1] = all.y, packed[r][i + 2] = all.z, packed[r][i + 3] = all.w;
-          }
-        }
-      }
-      float sum[levels][TALL][columns][4];
-#pragma unroll
-      for (int i = 0; i < levels * fragments * 4; ++i) {
-        sum[i / (fragments * 4)][i / (columns * 4) % TALL][i / 4 % columns][i % 4] = 0.0f;
-      }
+    for (int c = 0; c < columns; ++c) {
 #pragma unroll
       for (int v = 0; v < vectors; ++v) {
-        uint4 b[columns];
+        const int m = c * 8 + g, k = (first_group + u) * GROUP + t * (GROUP / 4) + v * 8;
+        const bool there = m < M && u < groups;
+        const uint4 all = qmm::load_eight(x + static_cast<size_t>(there ? m : 0) * K + (there ? k : 0), there, aligned);
+        uint4& order = xs[u][c][v];
+        if constexpr (BITS == 4) {  // (0, 4), (1, 5), (2, 6), (3, 7)
+          order.x = __byte_perm(all.x, all.z, 0x5410);
+          order.y = __byte_perm(all.x, all.z, 0x7632);
+          order.z = __byte_perm(all.y, all.w, 0x5410);
+          order.w = __byte_perm(all.y, all.w, 0x7632);
+        } else {  // (0, 2), (1, 3), (4, 6), (5, 7)
+          order.x = __byte_perm(all.x, all.y, 0x5410);
+          order.y = __byte_perm(all.x, all.y, 0x7632);
+          order.z = __byte_perm(all.z, all.w, 0x5410);
+          order.w = __byte_perm(all.z, all.w, 0x7632);
+        }
+      }
+    }
+  }
+  __syncwarp();
 #pragma unroll
-        for (int c = 0; c < columns; ++c) {
-          b[c] = xs[((group * columns + c) * vectors + v) * 32 + lane];
+  for (int u = 0; u < SPAN; ++u) {
+#pragma unroll
+    for (int c = 0; c < columns; ++c) {
+      float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+      const uint32_t ones[4] = {E::ones, E::ones, E::ones, E::ones};
+#pragma unroll
+      for (int v = 0; v < vectors; ++v) {
+        E::multiply(sum, ones, xs[u][c][v].x, xs[u][c][v].y);
+        E::multiply(sum, ones, xs[u][c][v].z, xs[u][c][v].w);
+      }
+      if (g == 0) {
+        reinterpret_cast<float2*>(sums)[(u * ROWS + c * 8) / 2 + t] = make_float2(sum[0], sum[1]);
+      }
+    }
+  }
+  __syncwarp();
+
+  for (int start = 0, half = 0; start < own_tiles; start += ROUND, half ^= 1) {
+    float4* own = carried + (half * WARPS + warp) * ROUND * fragments + lane;
+#pragma unroll
+    for (int i = 0; i < ROUND; ++i) {
+      if (start + i >= own_tiles) {
+        break;
+      }
+      Tile& now = ahead[i % DEPTH];
+      float acc[columns][4];
+#pragma unroll
+      for (int j = 0; j < columns * 4; ++j) {
+        acc[j / 4][j % 4] = 0.0f;
+      }
+#pragma unroll
+      for (int u = 0; u < SPAN; ++u) {
+        float sum[levels][columns][4];
+#pragma unroll
+        for (int j = 0; j < levels * columns * 4; ++j) {
+          sum[j / (columns * 4)][j / 4 % columns][j % 4] = 0.0f;
         }
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        for (int v = 0; v < vectors; ++v) {
 #pragma unroll
-          for (int level = 0; level < levels; ++level) {
-            // 4 bits: a word is 8 weights, two products. 8 bits: a word is 4 weights of two digits, a product for each.
-            const int word = BITS == 4 ? v : 2 * v + half;
-            const int low = BITS == 4 ? 2 * half : level, high = BITS == 4 ? 2 * half + 1 : level + 2;
+          for (int part = 0; part < 2; ++part) {
 #pragma unroll
-            for (int tall = 0; tall < TALL; ++tall) {
-              const uint32_t upper = packed[2 * tall][word], lower = packed[2 * tall + 1][word];
-              const uint32_t a[4] = {E::pair(upper, low), E::pair(lower, low),
-                                     E::pair(upper, high), E::pair(lower, high)};
+            for (int level = 0; level < levels; ++level) {
+              // 4 bits: a word is 8 weights, two products. 8 bits: a word is 4 weights of two digits, a product for each.
+              const int word = BITS == 4 ? v : 2 * v + part;
+              const int low = BITS == 4 ? 2 * part : level, high = BITS == 4 ? 2 * part + 1 : level + 2;
+              const uint32_t upper = now.packed[0][u][word], lower = now.packed[1][u][word];
+              const uint32_t a[4] = {E::pair(upper, low), E::pair(lower, low), E::pair(upper, high), E::pair(lower, high)};
 #pragma unroll
               for (int c = 0; c < columns; ++c) {
-                E::multiply(sum[level][tall][c], a, half ? b[c].z : b[c].x, half ? b[c].w : b[c].y);
+                const uint4& b = xs[u][c][v];
+                E::multiply(sum[level][c], a, part ? b.z : b.x, part ? b.w : b.y);
               }
             }
           }
         }
-      }
-      float2 total_x[columns];
 #pragma unroll
-      for (int c = 0; c < columns; ++c) {
-        total_x[c] = reinterpret_cast<const float2*>(sums)[(group * ROWS + c * 8) / 2 + t];
-      }
+        for (int r = 0; r < 2; ++r) {
+          const float s = E::lift(now.scale[r][u]);
+          const float offset = fmaf(-base, s, E::lift(now.bias[r][u]));
 #pragma unroll
-      for (int r = 0; r < TALL * 2; ++r) {
-        const float s = E::lift(scale[r][u]);
-        const float offset = fmaf(-base, s, E::lift(bias[r][u]));
+          for (int c = 0; c < columns; ++c) {
+            const float2 total_x = reinterpret_cast<const float2*>(sums)[(u * ROWS + c * 8) / 2 + t];
 #pragma unroll
-        for (int c = 0; c < columns; ++c) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            float product = sum[0][r / 2][c][r % 2 * 2 + i];
-            if constexpr (levels == 2) {
-              product = fmaf(16.0f, sum[levels - 1][r / 2][c][r % 2 * 2 + i], product);
+            for (int j = 0; j < 2; ++j) {
+              float product = sum[0][c][r * 2 + j];
+              if constexpr (levels == 2) {
+                product = fmaf(16.0f, sum[levels - 1][c][r * 2 + j], product);
+              }
+              float& into = acc[c][r * 2 + j];
+              into = fmaf(s, product, fmaf(offset, j ? total_x.y : total_x.x, into));
             }
-            float& into = acc[r / 2][c][r % 2 * 2 + i];
-            into = fmaf(s, product, fmaf(offset, i ? total_x[c].y : total_x[c].x, into));
           }
         }
       }
-    }
-    if (++step == slice || at + 1 == end) {
-      float4* to = (continued ? carried + warp * fragments * 32 : partial + tile * fragments * 32) + lane;
+      fetch(now, start + i + DEPTH);
 #pragma unroll
-      for (int f = 0; f < fragments; ++f) {
-        const float(&from)[4] = acc[f / columns][f % columns];
-        const float4 value = make_float4(from[0], from[1], from[2], from[3]);
-        to[f * 32] = phase && !continued ? qmm::sum(to[f * 32], value) : value;
+      for (int c = 0; c < columns; ++c) {
+        own[(i * columns + c) * 32] = make_float4(acc[c][0], acc[c][1], acc[c][2], acc[c][3]);
       }
-      clear();
-      continued = false;
-      step = 0;
-      ++tile;
+    }
+    // One barrier a round: what the warps write next is the other half, and that was added before this barrier.
+    __syncthreads();
+    const float4* from = carried + half * WARPS * ROUND * fragments;
+    for (int i = threadIdx.x; i < min(ROUND, own_tiles - start) * fragments; i += WARPS * 32) {
+      float4 value = from[i];
+#pragma unroll
+      for (int other = 1; other < WARPS; ++other) {
+        value = qmm::sum(value, from[other * ROUND * fragments + i]);
+      }
+      const int place = start * fragments + i;
+      if (PHASES > 1) {
+        if (phase) {
+          value = qmm::sum(totals[place], value);
+        }
+        totals[place] = value;
+      }
+      if (phase == PHASES - 1) {
+#if QMM_SPLIT > 1
+        reinterpret_cast<float4*>(parts)[(static_cast<size_t>(rank) * tiles + first_tile) * fragments + place] = value;
+#else
+        qmm::store<ROWS>(y, value, first_tile, place, M, N);
+#endif
+      }
     }
   }
   __syncthreads();
-
-  // Runs that go on with another warp's tile, in the order of the warps: always the same sum.
-  int goes_on[WARPS];
-#pragma unroll
-  for (int other = 1; other < WARPS; ++other) {
-    goes_on[other] = carried_tile[other];
-  }
-  for (int i = threadIdx.x; i < own_tiles * fragments * 32; i += WARPS * 32) {
-    float4 value = partial[i];
-#pragma unroll
-    for (int other = 1; other < WARPS; ++other) {
-      if (goes_on[other] == i / (fragments * 32)) {
-        value = qmm::sum(value, carried[other * fragments * 32 + i % (fragments * 32)]);
-      }
-    }
-    partial[i] = value;
-  }
-
 }
 
-// The slices of K in their order, over the cluster.
-const bool gather = SPLIT > 1 && clustered;
-if (gather) {
-  qmm::cluster_barrier();
-} else {
-  __syncthreads();
+#if QMM_SPLIT > 1
+// Whoever finds that the others of the team are done adds the slices of K in their order.
+__shared__ int last;
+__threadfence();
+__syncthreads();
+if (threadIdx.x == 0) {
+  last = atomicAdd(const_cast<uint32_t*>(arrivals) + team, 1u) == SPLIT - 1;
 }
-const int sharers = gather ? SPLIT : 1, place = gather ? rank : 0;
-for (int i = place * WARPS * 32 + threadIdx.x; i < own_tiles * fragments * 32; i += sharers * WARPS * 32) {
-  float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  if (gather) {
+__syncthreads();
+if (last) {
+  __threadfence();
+  const float4* from = reinterpret_cast<const float4*>(parts) + static_cast<size_t>(first_tile) * fragments;
+  for (int i = threadIdx.x; i < own_tiles * fragments; i += WARPS * 32) {
+    float4 value = __ldcg(from + i);
 #pragma unroll
-    for (int other = 0; other < SPLIT; ++other) {
-      value = qmm::sum(value, qmm::distant(partial + i, other));
+    for (int other = 1; other < SPLIT; ++other) {
+      value = qmm::sum(value, __ldcg(from + static_cast<size_t>(other) * tiles * fragments + i));
     }
-  } else {
-    value = partial[i];
-  }
-  const int fragment = i / 32 % fragments;
-  const int row = (first_tile + i / (fragments * 32)) * tile_rows + fragment / columns * 16 + i % 32 / 4;
-  const int m = fragment % columns * 8 + i % 4 * 2;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    if (row + 8 * r < N) {
-      if (m < M) {
-        y[static_cast<size_t>(m) * N + row + 8 * r] = E::round(r ? value.z : value.x);
-      }
-      if (m + 1 < M) {
-        y[static_cast<size_t>(m + 1) * N + row + 8 * r] = E::round(r ? value.w : value.y);
-      }
-    }
+    qmm::store<ROWS>(y, value, first_tile, i, M, N);
   }
 }
-if (gather) {
-  qmm::cluster_barrier();  // the others may still read here
-}
+#endif

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,52 +14,50 @@ from kernels.naming import named
 from kernels.qmm.reference import Product
 
 DTYPES = (mx.bfloat16, mx.float16)
-COMPUTE_CAPABILITY = "sm_90"  # of mx.device_info()["architecture"]: clusters and their shared memory
-SHARED_BYTES = 227 * 1024  # of one block
-HALF_OF_SHARED_BYTES = 113 * 1024  # two blocks of a multiprocessor have this each
-# Clusters of 1, 2, 4, 8 blocks that run at once, one block on a multiprocessor (cuOccupancyMaxActiveClusters, H200).
-RESIDENT_CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 15}
-BYTES_OF_A_STEP = 128  # of each weight row
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """warps: of a block. tall: 16-row pieces of a tile of weights. stages: steps of weights in a warp's ring."""
-
-    warps: int
-    tall: int
-    stages: int
-
-
-# Warps read x from shared memory once per tile: with more rows of x a taller tile saves more than it costs.
-TILINGS = {8: Tiling(8, 1, 4), 16: Tiling(8, 2, 2), 32: Tiling(8, 1, 2)}
-SPLITS = (4, 2, 8, 1)  # blocks of a cluster, in the order of preference
+COMPUTE_CAPABILITY = "sm_90"  # of mx.device_info()["architecture"]
+MULTIPROCESSORS = 132
+SHARED_BYTES = 226 * 1024  # of one block; the last of 227 KiB is for what is not counted here
+HALF_OF_SHARED_BYTES = 113 * 1024  # leaves as much for the L1 cache
+TILE = 16  # weight rows
+ROUND = 4  # tiles between two barriers of a block
+AHEAD = 2  # tiles that a warp has on their way; a divisor of ROUND
+MOST_WARPS = 12  # of a block, each thread with 168 registers
+MOST_PHASES = 16
+LEAST_ELEMENTS = 8
+SPLITS = (1, 2, 3, 4, 6, 11, 12)
+# Of one multiprocessor, in bytes per microsecond: from memory, and from the L2 cache. Measured on an H200.
+MEMORY_RATE, CACHE_RATE = 32_000, 45_000
+# What a launch costs beyond its bytes: for each phase, and where blocks wait for one another.
+PHASE_US, SPLIT_US = 0.8, 1.5
 
 
 @dataclass(frozen=True)
 class Plan:
     """How one product is spread over the GPU.
 
-    rows: of x, padded to 8, 16 or 32. split: blocks of a cluster, each with its slices of K, one in each phase.
-    shared_bytes: of a block.
+    rows: of x, padded to 8, 16 or 32. span: groups of K that a warp has at a time. warps: of a block. split: blocks of
+    a team, which share its weight rows and divide K. phases: parts of K that a block goes over one by one.
+    ahead: tiles that a warp has on their way. shared_bytes: of a block.
     """
 
     rows: int
-    tiling: Tiling
+    span: int
+    warps: int
     split: int
     phases: int
-    clusters: int
+    teams: int
     shared_bytes: int
+    ahead: int = AHEAD
 
     @property
     def threads(self) -> int:
         """Of a block."""
-        return self.tiling.warps * 32
+        return self.warps * 32
 
     @property
     def grid(self) -> int:
         """In threads."""
-        return self.clusters * self.split * self.threads
+        return self.teams * self.split * self.threads
 
 
 Planner = Callable[[int, int, int, int, int], Plan]
@@ -68,32 +65,49 @@ Planner = Callable[[int, int, int, int, int], Plan]
 
 
 @cache
-def plan(
-    rows: int,
-    depth: int,
-    columns: int,
-    group_size: int,
-    bits: int,
-    tilings: tuple[tuple[int, Tiling], ...] = tuple(TILINGS.items()),
-    splits: tuple[int, ...] = SPLITS,
-) -> Plan:
-    """The plan with the fewest phases and waves of blocks whose shared memory suffices.
+def plan(rows: int, depth: int, columns: int, group_size: int, bits: int) -> Plan:
+    """The plan that should take the least time. rows: 1 to 32. depth: K. columns: N.
 
-    rows: 1 to 32. depth: K. columns: N. tilings: by padded rows. ValueError when no plan is small enough.
+    ValueError when there is none: K is too large.
     """
-    padded, tiling = next((most, tiling) for most, tiling in tilings if rows <= most)
-    steps = _ceiling(depth * bits // 8, BYTES_OF_A_STEP)
-    tiles = _ceiling(columns, 16 * tiling.tall)
-    for phases, waves in _by_product(steps * tiles):
-        for split in splits:
-            if split * phases > steps:
+    found = min(plans(rows, depth, columns, group_size, bits), key=lambda one: one[0], default=None)
+    if found is None:
+        raise ValueError(f"no plan for {rows} rows of a {depth} x {columns} product fits a block")
+    return found[1]
+
+
+def plans(rows: int, depth: int, columns: int, group_size: int, bits: int) -> Iterator[tuple[float, Plan]]:
+    """All plans, each with the microseconds that it should take."""
+    padded = next(most for most in (8, 16, 32) if rows <= most)
+    # A thread keeps its part of a span of x in up to 64 registers, and that of AHEAD tiles of weights in 48.
+    span = max(1, (128 if bits == 8 or padded == 32 else 256) // group_size)
+    slices = _ceiling(depth // group_size, span)
+    tiles = _ceiling(columns, TILE)
+    fragments = padded // 8 * 512  # bytes of a tile's sums
+    for split in SPLITS:
+        for phases in range(1, MOST_PHASES + 1):
+            warps = _ceiling(slices, split * phases)
+            if warps > MOST_WARPS or (warps == 1 and split * phases > slices):
                 continue
-            clusters = RESIDENT_CLUSTERS[split] * waves
-            shared = _shared_bytes(padded, steps, tiles, group_size, bits, tiling, split * phases, clusters)
-            if shared <= SHARED_BYTES:
-                room = HALF_OF_SHARED_BYTES if shared <= HALF_OF_SHARED_BYTES else SHARED_BYTES
-                return Plan(padded, tiling, split, phases, clusters, room)
-    raise ValueError(f"no plan for {rows} rows of a {depth} x {columns} product fits a block's shared memory")
+            resident = MULTIPROCESSORS // split
+            waves = 1
+            while True:
+                teams = min(tiles, resident * waves)
+                own = _ceiling(tiles, teams)
+                shared = warps * (2 * ROUND * fragments + span * padded * 4) + (own * fragments if phases > 1 else 0)
+                if shared <= SHARED_BYTES or teams == tiles:
+                    break
+                waves += 1
+            if shared > SHARED_BYTES:
+                continue
+            weights = own * TILE * (depth * bits // 8 + 4 * (depth // group_size)) / split * waves
+            x = rows * depth * 2 / split * waves
+            us = max(weights / MEMORY_RATE, (weights + x) / CACHE_RATE) + phases * waves * PHASE_US
+            if split > 1:
+                us += SPLIT_US + own * fragments * split / CACHE_RATE
+            us *= max(1.0, 8 / warps)  # fewer warps do not ask for enough at a time
+            room = HALF_OF_SHARED_BYTES if shared <= HALF_OF_SHARED_BYTES else SHARED_BYTES
+            yield us, Plan(padded, span, warps, split, phases, teams, room)
 
 
 def product(factory: Callable[..., Any], planner: Planner = plan) -> Product:
@@ -108,8 +122,8 @@ def product(factory: Callable[..., Any], planner: Planner = plan) -> Product:
         # MLX raises the limit of shared memory once per name: other sizes need other names.
         return factory(
             name=named(f"qmm_{split}_{warps}_{shared_bytes}", header, source),
-            input_names=["x", "w", "scales", "biases"],
-            output_names=["y"],
+            input_names=["x", "w", "scales", "biases", *(["arrivals"] if split > 1 else [])],
+            output_names=["y", *(["parts"] if split > 1 else [])],
             source=source,
             header=f"#define QMM_SPLIT {split}\n#define QMM_WARPS {warps}\n" + header,
             shared_memory=shared_bytes,
@@ -118,49 +132,33 @@ def product(factory: Callable[..., Any], planner: Planner = plan) -> Product:
     def run(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> mx.array:
         rows, columns = x.shape[0], w.shape[0]
         how = planner(rows, x.shape[1], columns, group_size, bits)
-        out: list[mx.array] = kernel(how.split, how.tiling.warps, how.shared_bytes)(
-            inputs=[x, w, scales, biases],
+        inputs, dtypes = [x, w, scales, biases], [x.dtype]
+        shapes: list[tuple[int, ...]] = [(rows, columns)]
+        if how.split > 1:
+            # Blocks count their arrivals where they find zeros: an array of its own for each call.
+            inputs.append(mx.zeros((max(how.teams, LEAST_ELEMENTS),), mx.uint32))
+            shapes.append((how.split * _ceiling(columns, TILE) * TILE * how.rows,))
+            dtypes.append(mx.float32)
+        out: list[mx.array] = kernel(how.split, how.warps, how.shared_bytes)(
+            inputs=inputs,
             template=[
                 ("T", x.dtype),
                 ("ROWS", how.rows),
                 ("BITS", bits),
                 ("GROUP", group_size),
-                ("TALL", how.tiling.tall),
-                ("STAGES", how.tiling.stages),
-                ("WARPS", how.tiling.warps),
-                ("SPLIT", how.split),
+                ("SPAN", how.span),
+                ("DEPTH", how.ahead),
+                ("ROUND", ROUND),
                 ("PHASES", how.phases),
             ],
             grid=(how.grid, 1, 1),
             threadgroup=(how.threads, 1, 1),
-            output_shapes=[(rows, columns)],
-            output_dtypes=[x.dtype],
+            output_shapes=shapes,
+            output_dtypes=dtypes,
         )
         return out[0]
 
     return run
-
-
-def _shared_bytes(
-    rows: int, steps: int, tiles: int, group_size: int, bits: int, tiling: Tiling, slices: int, clusters: int
-) -> int:
-    """What the arena of `cuda.cu` takes, in its order."""
-    groups = _ceiling(steps, slices) * (BYTES_OF_A_STEP * 8 // (group_size * bits))
-    own_tiles = _ceiling(tiles, clusters)
-    x = groups * group_size * rows * 2
-    sums = groups * rows * 4
-    accumulators = (own_tiles + tiling.warps) * tiling.tall * 16 * rows * 4
-    ring = tiling.warps * tiling.stages * tiling.tall * 16 * BYTES_OF_A_STEP
-    scales = 2 * own_tiles * tiling.tall * 16 * groups * 2
-    return x + sums + accumulators + ring + scales + tiling.warps * 4
-
-
-def _by_product(most: int) -> Iterator[tuple[int, int]]:
-    """Pairs (phases, waves) by their product, the fewest phases first, up to `most`."""
-    for together in count(1):
-        if together > most:
-            return
-        yield from ((phases, together // phases) for phases in range(1, together + 1) if together % phases == 0)
 
 
 def _ceiling(dividend: int, divisor: int) -> int:

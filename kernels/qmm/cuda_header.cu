@@ -1,8 +1,8 @@
-// Element types, copies, and instructions of tensor cores and clusters for the quantised matmul of few rows.
+// Element types, loads, and the tensor cores' instruction for the quantised matmul of few rows.
 
-// MLX writes the kernel's first line; this puts the size of cluster and block into it.
+// MLX writes the kernel's first line; this puts the size of a block into it.
 #undef __global__
-#define __global__ __attribute__((global)) __cluster_dims__(QMM_SPLIT, 1, 1) __launch_bounds__(QMM_WARPS * 32, 1)
+#define __global__ __attribute__((global)) __launch_bounds__(QMM_WARPS * 32, 1)
 
 namespace qmm {
 
@@ -53,75 +53,111 @@ struct Element<__half> {
   }
 };
 
-// Copy 16 bytes to shared memory in the background, past the L1 cache; zeros if not `there`.
-__device__ __forceinline__ void copy_once(void* to, const void* from, bool there) {
-  uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-               ::"r"(at), "l"(from), "r"(there ? 16 : 0)
-               : "memory");
+// COUNT neighbouring words that nobody reads again; zeros if not `there`.
+template <int COUNT>
+__device__ __forceinline__ void load_once(uint32_t (&to)[COUNT], const uint32_t* from, bool there) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) {
+    to[i] = 0;
+  }
+  if (there) {
+    if constexpr (COUNT == 1) {
+      asm volatile("ld.global.nc.L2::128B.u32 %0, [%1];" : "=r"(to[0]) : "l"(from));
+    } else if constexpr (COUNT == 2) {
+      asm volatile("ld.global.nc.L2::128B.v2.u32 {%0,%1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "l"(from));
+    } else {
+#pragma unroll
+      for (int i = 0; i < COUNT; i += 4) {
+        asm volatile("ld.global.nc.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(to[i]), "=r"(to[i + 1]), "=r"(to[i + 2]), "=r"(to[i + 3])
+                     : "l"(from + i));
+      }
+    }
+  }
 }
 
-// Copy BYTES (4, 8 or 16) to shared memory in the background.
-template <int BYTES>
-__device__ __forceinline__ void copy(void* to, const void* from) {
-  uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(BYTES) : "memory");
+// Whether COUNT 16-bit values can be read at once.
+template <int COUNT>
+__device__ __forceinline__ bool aligned(const void* from) {
+  return reinterpret_cast<size_t>(from) % (COUNT * 2) == 0;
 }
 
-__device__ __forceinline__ void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
+// Eight neighbouring 16-bit values; zeros if not `there`.
+template <typename T>
+__device__ __forceinline__ uint4 load_eight(const T* from, bool there, bool aligned) {
+  uint4 all = make_uint4(0, 0, 0, 0);
+  if (there && aligned) {
+    all = *reinterpret_cast<const uint4*>(from);
+  } else if (there) {
+    const unsigned short* one = reinterpret_cast<const unsigned short*>(from);
+    all.x = one[0] | one[1] << 16;
+    all.y = one[2] | one[3] << 16;
+    all.z = one[4] | one[5] << 16;
+    all.w = one[6] | one[7] << 16;
+  }
+  return all;
 }
 
-template <int LATER>
-__device__ __forceinline__ void await_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
-}
-
-// COUNT neighbouring 16-bit values of shared memory, in one load.
+// COUNT neighbouring 16-bit values: a row's coefficients of COUNT groups.
 template <int COUNT>
 struct Halves {
   uint32_t bits[(COUNT + 1) / 2];
-  __device__ __forceinline__ void load(const unsigned short* from) {
-    if constexpr (COUNT == 1) {
-      bits[0] = *from;
-    } else if constexpr (COUNT == 2) {
-      bits[0] = *reinterpret_cast<const uint32_t*>(from);
-    } else if constexpr (COUNT == 4) {
-      const uint2 all = *reinterpret_cast<const uint2*>(from);
-      bits[0] = all.x, bits[1] = all.y;
+
+  // The first `there` of them, zeros behind. whole: `from` is aligned, and COUNT are there unless none is.
+  template <typename T>
+  __device__ __forceinline__ void load(const T* from, int there, bool whole) {
+#pragma unroll
+    for (int i = 0; i < (COUNT + 1) / 2; ++i) {
+      bits[i] = 0;
+    }
+    if (COUNT > 1 && whole) {
+      if (there) {
+        if constexpr (COUNT == 2) {
+          bits[0] = *reinterpret_cast<const uint32_t*>(from);
+        } else if constexpr (COUNT == 4) {
+          const uint2 all = *reinterpret_cast<const uint2*>(from);
+          bits[0] = all.x, bits[1] = all.y;
+        } else if constexpr (COUNT == 8) {
+          const uint4 all = *reinterpret_cast<const uint4*>(from);
+          bits[0] = all.x, bits[1] = all.y, bits[2] = all.z, bits[3] = all.w;
+        }
+      }
     } else {
-      const uint4 all = *reinterpret_cast<const uint4*>(from);
-      bits[0] = all.x, bits[1] = all.y, bits[2] = all.z, bits[3] = all.w;
+      const unsigned short* one = reinterpret_cast<const unsigned short*>(from);
+#pragma unroll
+      for (int i = 0; i < COUNT; ++i) {
+        if (i < there) {
+          bits[i / 2] |= static_cast<uint32_t>(one[i]) << (i % 2 * 16);
+        }
+      }
     }
   }
+
   __device__ __forceinline__ uint32_t operator[](int i) const {
     return (bits[i / 2] >> (i % 2 * 16)) & 0xffffu;
   }
 };
 
-__device__ __forceinline__ int cluster_size() {
-  int blocks;
-  asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(blocks));
-  return blocks;
-}
-
-__device__ __forceinline__ void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-// Four floats at `from` in the shared memory of block `rank` of this cluster.
-__device__ __forceinline__ float4 distant(const float4* from, int rank) {
-  uint32_t here = static_cast<uint32_t>(__cvta_generic_to_shared(from)), there;
-  float4 value;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
-  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
-               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-               : "r"(there));
-  return value;
-}
-
 __device__ __forceinline__ float4 sum(float4 a, float4 b) {
   return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+// Rounds what a lane of the tensor cores' result holds into y [M, N]. place: [tile][ROWS / 8][lane].
+template <int ROWS, typename T>
+__device__ __forceinline__ void store(T* y, float4 value, int first_tile, int place, int M, int N) {
+  const int fragment = place / 32 % (ROWS / 8), lane = place % 32;
+  const int row = (first_tile + place / (ROWS * 4)) * 16 + lane / 4, m = fragment * 8 + lane % 4 * 2;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (row + 8 * r < N) {
+      if (m < M) {
+        y[static_cast<size_t>(m) * N + row + 8 * r] = Element<T>::round(r ? value.z : value.x);
+      }
+      if (m + 1 < M) {
+        y[static_cast<size_t>(m + 1) * N + row + 8 * r] = Element<T>::round(r ? value.w : value.y);
+      }
+    }
+  }
 }
 
 }  // namespace qmm
