@@ -7,7 +7,7 @@ from functools import cached_property
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import mlx.core as mx
 
@@ -73,6 +73,7 @@ class MachineKernels(KernelSet):
         self._folder, self._notify = folder, notify
         self._in_use: dict[str, set[str]] = {}
         self._told: set[str] = set()
+        self._answers: dict[tuple[object, ...], Any] = {}  # layers of a pass ask again and again
 
     @cached_property
     def name(self) -> str:
@@ -88,16 +89,31 @@ class MachineKernels(KernelSet):
         return {"kernels": self.name, "kernel_texts": texts_digest(used)}
 
     def product(self, dtype: mx.Dtype, group_size: int, bits: int) -> Product | None:
-        return self._used("qmm", qmm.chosen(dtype, group_size=group_size, bits=bits, folder=self._folder))
+        return self._answer(
+            "qmm",
+            (dtype, group_size, bits),
+            lambda: qmm.chosen(dtype, group_size=group_size, bits=bits, folder=self._folder),
+        )
 
     def attention(self, dtype: mx.Dtype, head_size: int) -> TreeAttention | None:
-        return self._used("tree_attention", tree_attention.chosen(dtype, head_size, self._folder))
+        return self._answer(
+            "tree_attention", (dtype, head_size), lambda: tree_attention.chosen(dtype, head_size, self._folder)
+        )
 
     def recurrence(self, configuration: Configuration) -> Recurrence | None:
-        return self._used("gated_delta_tree", gated_delta_tree.chosen(configuration, self._folder))
+        return self._answer(
+            "gated_delta_tree", configuration, lambda: gated_delta_tree.chosen(configuration, self._folder)
+        )
 
     def sampler(self, dtype: mx.Dtype) -> Sample | None:
-        return self._used("sample", sample.chosen(dtype, self._folder))
+        return self._answer("sample", dtype, lambda: sample.chosen(dtype, self._folder))
+
+    def _answer(self, kernel: str, configuration: object, choose: Callable[[], Choice[Run]]) -> Run | None:
+        asked = (kernel, configuration)
+        if asked not in self._answers:
+            self._answers[asked] = self._used(kernel, choose())
+        run: Run | None = self._answers[asked]
+        return run
 
     def _used(self, kernel: str, choice: Choice[Run]) -> Run | None:
         for name in choice.failed:
