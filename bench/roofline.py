@@ -164,14 +164,16 @@ def qmm(variant: Name, rows: int, depth: int, columns: int, bits: int = BITS, gr
 
 
 def tree_attention(nodes: int, context: int, heads: int, groups: int, size: int) -> Work:
-    """`kernels/tree_attention`: the cache once for each block of rows; partial sums out and in; queries and out."""
+    """`kernels/tree_attention`: the cache once for each block of rows; queries and out; partial sums, where there are
+    several spans, out and in."""
     columns = context + nodes
     how = plan(nodes, heads, groups, columns, size, None, 0, WANTED_THREADGROUPS)
     cache = 2 * groups * columns * size * ROW_BYTES
-    partial = how.rows * how.splits * (size + 2) * 4
+    sums = how.rows * how.splits if how.splits > 1 else 0
+    partial = sums * (size + 2) * 4
     return Work(
         bytes=how.blocks * cache + 2 * partial + 2 * how.rows * size * ROW_BYTES,
-        vector=how.rows * (4 * columns * size + columns + 2 * how.splits * size),
+        vector=how.rows * (4 * columns * size + columns) + 2 * sums * size,
     )
 
 

@@ -24,7 +24,7 @@ from bench.turns import median_seconds
 from kernels import sample
 from kernels.sample import Draw
 from kernels.sample.one_threadgroup_per_row import Sample
-from worker.engine.logprobs import LogprobRecord
+from worker.engine.logprobs import likelihood_in
 from worker.engine.sampling import Row, Sampling, draw, likeliest, log_softmax
 
 VOCABULARIES = (151_936, 248_320)
@@ -97,15 +97,13 @@ def host(logits: mx.array, draws: list[Draw], top: int, only: int | None = None)
     if draws[0].temperature == 0 and not top:
         return Drawn(np.array(likeliest(logprobs)).tolist(), [])
     mx.eval(logprobs)
-    record = LogprobRecord(top, lambda _: "")
-    tokens = []
+    drawn = Drawn([], [])
     for row, how in enumerate(draws[:only]):
         values = _host_row(logprobs, row)
-        tokens.append(_on_host(values, how))
+        drawn.tokens.append(_on_host(values, how))
         if top:
-            record.add(tokens[-1], values)
-    entries = record.of(tokens) if top else []
-    return Drawn(tokens, [[(rival.token_id, rival.logprob) for rival in entry.top] for entry in entries])
+            drawn.top.append(likelihood_in(values, drawn.tokens[-1], top).best)
+    return drawn
 
 
 def of_mlx_lm(logits: mx.array, draws: list[Draw], top: int) -> Drawn:
@@ -136,11 +134,9 @@ def _on_host(row: Row, how: Draw) -> int:
 
 
 def wrong(found: Drawn, expected: Drawn) -> int:
-    """Rows with another token, or with other log-probabilities: of equal ones at the list's end any may stand there."""
-    count = sum(a != b for a, b in zip(found.tokens, expected.tokens, strict=True))
-    for a, b in zip(found.top, expected.top, strict=True):
-        count += [value for _, value in a] != [value for _, value in b]
-    return count
+    """Rows with another token, and rows with another list."""
+    pairs = [*zip(found.tokens, expected.tokens, strict=True), *zip(found.top, expected.top, strict=True)]
+    return sum(mine != theirs for mine, theirs in pairs)
 
 
 def measured(run: Sample, logits: mx.array, setting: str, top: int, turns: int) -> list[Any]:
