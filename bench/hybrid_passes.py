@@ -258,6 +258,7 @@ def main() -> None:
     parser.add_argument(
         "--profile", type=int, nargs="*", help="where the time goes, for so many nodes: 1 16 unless given"
     )
+    parser.add_argument("--unfused", action="store_true", help="a product for each linear, not one for siblings")
     parser.add_argument("--small", action="store_true", help="a small model of the kind, for a machine without a GPU")
     parser.add_argument("--save", metavar="NAME", help="write bench/results/NAME.json")
     options = parser.parse_args()
@@ -267,7 +268,7 @@ def main() -> None:
     shape = {**SHAPE, **(SMALL if options.small else {})}
     model = random_model(shape)
     weights = mx.get_active_memory()
-    kernels = machine_kernels()
+    kernels = machine_kernels(fuses_siblings=not options.unfused)
     faster = twin(model, shape)
     installed = install_kernels(faster, kernels)
     print(

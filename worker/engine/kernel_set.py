@@ -68,9 +68,15 @@ class MachineKernels(KernelSet):
     One object belongs to one loaded model: it is named after what it was asked for until the name was first read.
     """
 
-    def __init__(self, folder: Path | None = None, notify: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        notify: Callable[[str], None] = lambda _: None,
+        fuses_siblings: bool = True,
+    ) -> None:
         """folder: keeps what came of trying each variant. notify: told of variants that ought to run and do not."""
         self._folder, self._notify = folder, notify
+        self.fuses_siblings = fuses_siblings
         self._in_use: dict[str, set[str]] = {}
         self._told: set[str] = set()
         self._answers: dict[tuple[object, ...], Any] = {}  # layers of a pass ask again and again
@@ -129,10 +135,12 @@ class MachineKernels(KernelSet):
             self._notify(f"{failure} (cidermill doctor --kernels tries it again)")
 
 
-def machine_kernels(folder: Path | None = None, notify: Callable[[str], None] = lambda _: None) -> KernelSet:
+def machine_kernels(
+    folder: Path | None = None, notify: Callable[[str], None] = lambda _: None, fuses_siblings: bool = True
+) -> KernelSet:
     """The set of this machine, for one model; STOCK where MLX computes on a CPU. Arguments: of `MachineKernels`."""
     has_kernels = mx.metal.is_available() or mx.cuda.is_available()
-    return MachineKernels(folder, notify) if has_kernels and mx.default_device() == mx.gpu else STOCK
+    return MachineKernels(folder, notify, fuses_siblings) if has_kernels and mx.default_device() == mx.gpu else STOCK
 
 
 def texts_digest(names: list[str]) -> str:
