@@ -255,9 +255,7 @@ def main() -> None:
     parser.add_argument("--contexts", type=int, nargs="+", default=[64, 8192])
     parser.add_argument("--rounds", type=int, default=5, help="of each pass, of which the median counts")
     parser.add_argument("--memory", action="store_true", help="measure the peak memory too")
-    parser.add_argument(
-        "--profile", type=int, nargs="*", help="where the time goes, for so many nodes: 1 16 unless given"
-    )
+    parser.add_argument("--profile", type=int, nargs="+", default=[], help="where the time goes, for so many nodes")
     parser.add_argument("--unfused", action="store_true", help="a product for each linear, not one for siblings")
     parser.add_argument("--small", action="store_true", help="a small model of the kind, for a machine without a GPU")
     parser.add_argument("--save", metavar="NAME", help="write bench/results/NAME.json")
@@ -268,7 +266,7 @@ def main() -> None:
     shape = {**SHAPE, **(SMALL if options.small else {})}
     model = random_model(shape)
     weights = mx.get_active_memory()
-    kernels = machine_kernels(fuses_siblings=not options.unfused)
+    kernels = machine_kernels(notify=print, fuses_siblings=not options.unfused)
     faster = twin(model, shape)
     installed = install_kernels(faster, kernels)
     print(
