@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
@@ -11,7 +12,7 @@ from kernels.probing import Choice, Kernel, UnavailableError
 from kernels.sample.cuda import cuda_sample
 from kernels.sample.draws import Draw
 from kernels.sample.metal import metal_sample
-from kernels.sample.one_threadgroup_per_row import Sample
+from kernels.sample.one_threadgroup_per_row import FEWER_THREADS, THREADS, Sample
 from kernels.sample.reference import reference_sample
 
 VOCABULARY = 3001
@@ -40,10 +41,10 @@ def complaint(run: Sample, dtype: mx.Dtype) -> str | None:
     return None
 
 
-def _metal(_: mx.Dtype) -> Sample:
+def _metal(_: mx.Dtype, threads: int = THREADS) -> Sample:
     if not (mx.metal.is_available() and mx.default_device() == mx.gpu):
         raise UnavailableError("Metal is not the default device here")
-    return metal_sample(mx.fast.metal_kernel)
+    return metal_sample(mx.fast.metal_kernel, threads)
 
 
 def _cuda(_: mx.Dtype) -> Sample:
@@ -55,7 +56,11 @@ def _cuda(_: mx.Dtype) -> Sample:
 KERNEL: Kernel[mx.Dtype, Sample] = Kernel(
     name="sample",
     home=__name__,
-    variants={"metal": _metal, "cuda": _cuda},
+    variants={
+        "metal": _metal,
+        f"metal{FEWER_THREADS}": partial(_metal, threads=FEWER_THREADS),
+        "cuda": _cuda,
+    },
     check=complaint,
     reference=reference_sample,
 )
