@@ -389,6 +389,8 @@ class WorkerInfo(Contract):
     chip: str
     drafter: str
     verification: str
+    kernels: str = ""
+    """What stands in for MLX's own operations, as in `JobStats`."""
     request_id: str | None = None
     tokens: int = 0
     """Completion tokens of the running request."""

@@ -115,7 +115,12 @@ def _starting(worker: str, model: str) -> WorkerInfo:
 
 def _described(engine: GenerationEngine) -> dict[str, str]:
     found = engine.description
-    return {"chip": found.chip, "drafter": found.drafter, "verification": found.verification}
+    return {
+        "chip": found.chip,
+        "drafter": found.drafter,
+        "verification": found.verification,
+        "kernels": found.kernels,
+    }
 
 
 def _bring_in_leftovers(settings: Settings, connection: Redis) -> None:

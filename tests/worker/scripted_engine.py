@@ -17,6 +17,7 @@ class ScriptedDescription:
     chip: str = "paper"
     drafter: str = "none"
     verification: str = "plain"
+    kernels: str = "stock"
 
 
 def scripted_text(prompt: str, tokens: int) -> str:

@@ -78,6 +78,7 @@ class Description:
     chip: str
     drafter: str
     verification: str
+    kernels: str
 
 
 class Engine:
@@ -169,7 +170,13 @@ class Engine:
 
     @property
     def description(self) -> Description:
-        return Description(str(self.target.spec), chip(), self.drafter.name, self.verifier.mode)
+        return Description(
+            model=str(self.target.spec),
+            chip=chip(),
+            drafter=self.drafter.name,
+            verification=self.verifier.mode,
+            kernels=self.target.kernels.name,
+        )
 
     @property
     def drafter_key(self) -> str:
@@ -306,7 +313,7 @@ class Engine:
             drafter=about.drafter,
             verification=about.verification,
             chip=about.chip,
-            kernels=self.target.kernels.name,
+            kernels=about.kernels,
         )
 
 
