@@ -6,14 +6,16 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from kernels.host import instrument, toolchain
 from kernels.host.toolchain import INCLUDE, RUNTIME, clang, link
 
 # Defined C++ for what Metal leaves open or defines otherwise: unsuffixed literals are floats, half and bfloat round
-# after each operation, nothing is contracted into a fused multiply-add, and what is not initialised holds a pattern.
+# after each operation, and what is not initialised holds a pattern.
 _LANGUAGE = [
     "-std=c++20",
     "-w",
@@ -22,7 +24,6 @@ _LANGUAGE = [
     "-cl-single-precision-constant",
     "-ffloat16-excess-precision=none",
     "-fbfloat16-excess-precision=none",
-    "-ffp-contract=off",
     "-ftrivial-auto-var-init=pattern",
     "-fstack-clash-protection",  # a large private array meets the guard page, not another thread's stack
 ]
@@ -43,20 +44,40 @@ def cache_folder() -> Path:
     return folder
 
 
-def kernel_library(cpp: str, metered: bool) -> Path:
+MathMode = Literal["safe", "relaxed", "fast"]
+
+
+@dataclass(frozen=True)
+class Build:
+    """How a kernel is compiled: with the meter's hooks or without, with what contraction, in which math mode."""
+
+    metered: bool
+    contract: bool
+    math_mode: MathMode
+
+    @property
+    def contraction(self) -> str:
+        """Clang's flag; `on` is within statements, which Metal's mode safe has, `fast` wherever operations meet."""
+        if not self.contract:
+            return "-ffp-contract=off"
+        return "-ffp-contract=on" if self.math_mode == "safe" else "-ffp-contract=fast"
+
+
+def kernel_library(cpp: str, build: Build) -> Path:
     """The shared library of a translated kernel."""
 
     def make(folder: Path, output: Path) -> None:
         source, ir, compiled = folder / "kernel.cpp", folder / "kernel.ll", folder / "kernel.o"
         source.write_text(cpp)
-        stage = ["-emit-llvm", "-disable-llvm-passes", *_LANGUAGE, *_CODE, *(_CHECKED if metered else [])]
+        code = [*_CODE, build.contraction]
+        stage = ["-emit-llvm", "-disable-llvm-passes", *_LANGUAGE, *code, *(_CHECKED if build.metered else [])]
         clang([*stage, "-I", INCLUDE, "-x", "c++", source.name, "-o", ir.name], folder)
-        if metered:
-            ir.write_text(instrument.instrument(ir.read_text()))
-        clang(["-emit-obj", *_CODE, "-x", "ir", ir.name, "-o", compiled.name], folder)
+        if build.metered:
+            ir.write_text(instrument.instrument(ir.read_text(), comparisons=build.math_mode == "fast"))
+        clang(["-emit-obj", *code, "-x", "ir", ir.name, "-o", compiled.name], folder)
         link(compiled, output)
 
-    return cached(f"{digest_of_host()} {metered} {cpp}", ".so", make)
+    return cached(f"{digest_of_host()} {build} {cpp}", ".so", make)
 
 
 def runtime_library() -> Path:

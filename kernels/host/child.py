@@ -49,6 +49,7 @@ class Options(ctypes.Structure):
         ("layout_seed", ctypes.c_uint32),
         ("metered", ctypes.c_int32),
         ("poisoned", ctypes.c_int32),
+        ("check_finite", ctypes.c_int32),
     ]
 
 
@@ -103,6 +104,7 @@ def run(runtime: ctypes.CDLL, entry: Any, request: dict[str, Any]) -> dict[str, 
         chosen["layout_seed"],
         chosen["metered"],
         chosen["poison_outputs"],
+        chosen["metered"] and chosen["check_finite"],
     )
     report = Report()
     three = ctypes.c_uint32 * 3

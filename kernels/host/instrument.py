@@ -2,8 +2,8 @@
 
 The hook is told pointer, size, place in the source and alignment, and gives the pointer to use: the same one, or, for
 an access out of bounds, one that leads nowhere. This happens before any optimisation, so what is counted is what the
-source asks for. The text is that of the pinned clang; an access in a form that is not known here raises, rather than go
-unmetered.
+source asks for. On demand comparisons get a hook too, which is told both floats. The text is that of the pinned clang;
+an access in a form that is not known here raises, rather than go unmetered.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _OTHER_ACCESS = re.compile(
     r"^\s+(?:%\S+ = )?(?:(?:load|store) .*, ptr|(?:atomicrmw|cmpxchg) .*ptr|.*@llvm\.(?:mem|masked).*ptr)"
     r" addrspace\([123]\)"
 )
+_COMPARISON = re.compile(r"^\s+%\S+ = fcmp (?:\w+ )+(float|half|bfloat) (\S+), (\S+?)(,? !dbg .*|)$")
+_EXTREME = re.compile(r"^\s+%\S+ = .*call [^@]*float @llvm\.(?:max|min)num\.f32\((float) (\S+), float (\S+)\)(.*)$")
 _METADATA = re.compile(r"^(!\d+) = (?:distinct )?!(DI\w+)\((.*)\)$")
 _DEBUG_LOCATION = re.compile(r"!dbg (!\d+)")
 
@@ -33,10 +35,13 @@ class UnknownAccess(Exception):
     """The IR has an access to Metal memory that the meter cannot rewrite."""
 
 
-def instrument(ir: str) -> str:
-    """The IR text with every load, store, copy and fill of device, constant and threadgroup memory hooked."""
+def instrument(ir: str, comparisons: bool = False) -> str:
+    """The IR text with every load, store, copy and fill of device, constant and threadgroup memory hooked.
+
+    comparisons: also those of floats, and what is the greater or smaller of two.
+    """
     lines = ir.splitlines()
-    return "\n".join([*_Rewriter(_DebugInfo(lines)).rewrite(lines), *_declarations()]) + "\n"
+    return "\n".join([*_Rewriter(_DebugInfo(lines), comparisons).rewrite(lines), *_declarations()]) + "\n"
 
 
 def type_bytes(kind: str) -> int:
@@ -57,9 +62,12 @@ def type_bytes(kind: str) -> int:
 
 def _declarations() -> list[str]:
     return [
-        f"declare ptr addrspace({number}) @host_{action}_{space}(ptr addrspace({number}), i64, i32, i64)"
-        for number, space in _SPACES.items()
-        for action in ("load", "store")
+        *(
+            f"declare ptr addrspace({number}) @host_{action}_{space}(ptr addrspace({number}), i64, i32, i64)"
+            for number, space in _SPACES.items()
+            for action in ("load", "store")
+        ),
+        "declare void @host_compare(float, float, i32)",
     ]
 
 
@@ -74,6 +82,11 @@ def _leading_type(operand: str) -> str:
         elif character == " " and depth == 0:
             return operand[:position]
     raise UnknownAccess(f"no type in front of {operand}")
+
+
+def _signed(site: int) -> int:
+    """An i32 of the same bits."""
+    return site - (1 << 32) if site >> 31 else site
 
 
 class _DebugInfo:
@@ -107,15 +120,29 @@ class _DebugInfo:
 
 
 class _Rewriter:
-    def __init__(self, debug: _DebugInfo) -> None:
+    def __init__(self, debug: _DebugInfo, comparisons: bool) -> None:
         self._debug = debug
+        self._comparisons = comparisons
         self._hooks = 0
 
     def rewrite(self, lines: list[str]) -> list[str]:
         rewritten: list[str] = []
         for line in lines:
+            if self._comparisons and (match := _COMPARISON.match(line) or _EXTREME.match(line)):
+                rewritten += self._comparison(match)
             rewritten.extend(self._line(line) if "addrspace(" in line or "@llvm.mem" in line else [line])
         return rewritten
+
+    def _comparison(self, match: re.Match[str]) -> list[str]:
+        kind, *values, tail = match.groups()
+        hook = []
+        if kind != "float":
+            wide = [f"%host.{self._hooks + i}" for i in (1, 2)]
+            self._hooks += 2
+            hook = [f"  {name} = fpext {kind} {value} to float" for name, value in zip(wide, values, strict=True)]
+            values = wide
+        a, b = values
+        return [*hook, f"  call void @host_compare(float {a}, float {b}, i32 {_signed(self._debug.site(tail))})"]
 
     def _line(self, line: str) -> list[str]:
         if match := _LOAD.match(line):
@@ -153,8 +180,7 @@ class _Rewriter:
     def _hook(self, action: str, space: str, pointer: str, size: str, alignment: int, tail: str) -> tuple[str, str]:
         self._hooks += 1
         hooked = f"%host.{self._hooks}"
-        site = self._debug.site(tail)
-        signed = site - (1 << 32) if site >> 31 else site
-        arguments = f"ptr addrspace({space}) {pointer}, i64 {size}, i32 {signed}, i64 {alignment}"
+        site = _signed(self._debug.site(tail))
+        arguments = f"ptr addrspace({space}) {pointer}, i64 {size}, i32 {site}, i64 {alignment}"
         call = f"  {hooked} = call ptr addrspace({space}) @host_{action}_{_SPACES[space]}({arguments})"
         return call, hooked

@@ -6,13 +6,13 @@ import ctypes
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast, get_args
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.host.build import kernel_library
+from kernels.host.build import Build, MathMode, kernel_library
 from kernels.host.elements import as_mlx, as_numpy, carrier
 from kernels.host.lint import lint
 from kernels.host.options import RunOptions, current_options, record
@@ -39,18 +39,32 @@ def metal_kernel(
 ) -> HostKernel:
     """A kernel that runs on the host; parameters and defaults are those of `mx.fast.metal_kernel`.
 
-    `compile_options` are checked as MLX does and change nothing: the host always computes as math mode `safe`.
+    `compile_options` are checked as MLX does. The host computes as math mode `safe`; of `relaxed` and `fast` it knows
+    which contractions they allow, and of `fast` that nothing may be infinite or NaN.
     """
     if not output_names:
         raise ValueError("[metal_kernel] Must specify at least one output.")
-    for option, value in (compile_options or {}).items():
+    return HostKernel(
+        name,
+        tuple(input_names),
+        tuple(output_names),
+        source,
+        header,
+        ensure_row_contiguous,
+        atomic_outputs,
+        _math_mode(compile_options or {}),
+    )
+
+
+def _math_mode(compile_options: Mapping[str, str]) -> MathMode:
+    chosen: MathMode = "safe"
+    for option, value in compile_options.items():
         if option != "math_mode":
             raise ValueError(f"[metal_kernel] Unknown compile option `{option}`.")
-        if value not in ("safe", "relaxed", "fast"):
+        if value not in get_args(MathMode):
             raise ValueError("[metal_kernel] Expected math_mode to be 'safe', 'relaxed', or 'fast'.")
-    return HostKernel(
-        name, tuple(input_names), tuple(output_names), source, header, ensure_row_contiguous, atomic_outputs
-    )
+        chosen = cast(MathMode, value)
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -64,6 +78,7 @@ class HostKernel:
     header: str
     ensure_row_contiguous: bool
     atomic_outputs: bool
+    math_mode: MathMode
 
     def __call__(
         self,
@@ -96,7 +111,7 @@ class HostKernel:
             else _output_buffer(parameter, output_shapes, output_dtypes, init_value)
             for parameter in text.parameters
         ]
-        library = kernel_library(translate(text), options.metered)
+        library = kernel_library(translate(text), Build(options.metered, options.contract, self.math_mode))
         request = {
             "library": str(library),
             "buffers": buffers,

@@ -26,8 +26,13 @@ class RunOptions:
     """By input name: shifts the buffer off its 4096-byte alignment, as MLX does with a slice."""
     poison_outputs: bool = True
     """Outputs without an init_value begin as 0xff bytes (NaN), else as zeros."""
+    contract: bool = False
+    """Fuses multiplications with the additions that take them, where Metal's compiler may: within statements, and in
+    math modes relaxed and fast everywhere (Metal Shading Language Specification, 1.6.3)."""
+    check_finite: bool = True
+    """Reports an infinity or a NaN that a `fast::` function, or in math mode fast a comparison, meets or gives."""
     metered: bool = True
-    """False runs several times faster and checks neither memory nor arithmetic."""
+    """False runs several times faster and checks neither memory nor arithmetic, finite or not."""
     static_checks: bool = True
     """The strict pass and the lint, once for each text."""
     raise_on_findings: bool = True

@@ -30,6 +30,8 @@ class Defect(Enum):
     TOO_MANY_LAYOUTS = "too_many_layouts"
     UNDEFINED = "undefined"
     """Undefined behaviour of the language: shifts, signed overflow, division by zero, private arrays, conversions."""
+    NOT_FINITE = "not_finite"
+    """An infinity or a NaN where Metal's fast math assumes that there is none."""
     CRASH = "crash"
     """The kernel ended its process, say through a wild pointer into its own stack."""
     TIMEOUT = "timeout"

@@ -90,13 +90,19 @@ def _rewrite(source: str) -> str:
 
 
 def _diagnostics(words: str) -> list[Finding]:
-    """Errors and warnings; one inside the host's headers is placed where the author's text led there."""
+    """Errors and warnings; one inside the host's headers is placed where the author's text led there.
+
+    Clang tells that way once for all that it says about one instantiation of a template.
+    """
     found: list[Finding] = []
     for line in words.splitlines():
         if diagnostic := _DIAGNOSTIC.match(line):
             found.append(Finding(Defect.STRICT, diagnostic.group(3)))
         if found and found[-1].file is None and (place := _IN_AUTHORS_TEXT.match(line)):
             found[-1] = replace(found[-1], file=place.group(1), line=int(place.group(2)))
+    for index in range(1, len(found)):
+        if found[index].file is None:
+            found[index] = replace(found[index], file=found[index - 1].file, line=found[index - 1].line)
     return found
 
 

@@ -52,6 +52,10 @@ void host_at(HostSite site);
 // Reports a read of a lane that is not there, and an index beyond a cooperative tensor's capacity.
 void host_missing_lane(HostSite site);
 void host_beyond_capacity(int index, int capacity);
+// Reports an operand of fewer than k values in a product whose descriptor has a k.
+void host_short_operand(int values, int k);
+// Reports an infinity or a NaN that the named function is given, or gives, where Metal assumes that there is none.
+void host_not_finite(const char* function, int given, float value, HostSite site);
 
 // Element (row * 8 + column) that slot `lane * 2 + i` of an 8x8 simdgroup matrix holds.
 const unsigned char* host_fragment_layout();
@@ -71,4 +75,6 @@ void* host_load_threadgroup(void* pointer, long bytes, HostSite site, long align
 void* host_store_threadgroup(void* pointer, long bytes, HostSite site, long alignment);
 void* host_atomic_device(void* pointer, long bytes, HostSite site, HostAccess access);
 void* host_atomic_threadgroup(void* pointer, long bytes, HostSite site, HostAccess access);
+// The same for comparisons of floats in math mode fast.
+void host_compare(float a, float b, HostSite site);
 }

@@ -163,7 +163,9 @@ HOST_INLINE uint rotate(uint x, uint n) {
   using metal::abs; using metal::min; using metal::max; using metal::fmin; using metal::fmax;                        \
   using metal::clamp; using metal::saturate; using metal::sign; using metal::step; using metal::ldexp;               \
   }
-HOST_PRECISION_NAMESPACE(fast)
 HOST_PRECISION_NAMESPACE(precise)
+#ifdef HOST_STRICT
+HOST_PRECISION_NAMESPACE(fast)
+#endif
 
 }  // namespace metal

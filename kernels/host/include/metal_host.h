@@ -8,6 +8,7 @@
 #include "vectors.h"
 #include "math.h"
 #include "site.h"
+#include "fast_math.h"
 #include "barriers.h"
 #include "simd_functions.h"
 #include "atomics.h"

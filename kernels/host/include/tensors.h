@@ -279,6 +279,13 @@ template <matmul2d_descriptor Descriptor, class Scope> struct matmul2d {
     Right* right;
     Destination* destination;
 
+    // With a k in its descriptor, matmul2d takes the tile for whole in k (llama.cpp's pull request 27450 on it).
+    template <class Operand> static void check_depth(Operand* operand, int axis) {
+      if constexpr (!host::IsCooperative<Operand>::value) {
+        if (operand->get_extent(axis) < K) host_short_operand(operand->get_extent(axis), K);
+      }
+    }
+
     static void combine(const char* contributions, uint, char*) {
       Left* lefts[host_lanes];
       Right* rights[host_lanes];
@@ -292,6 +299,10 @@ template <matmul2d_descriptor Descriptor, class Scope> struct matmul2d {
       }
       int depth = K;
       if constexpr (K <= 0) depth = lefts[0]->get_extent(TL ? 1 : 0);
+      if constexpr (K > 0) {
+        check_depth(lefts[0], TL ? 1 : 0);
+        check_depth(rights[0], TR ? 0 : 1);
+      }
 
       host::Matrix a(TL ? M : depth, TL ? depth : M), b(TR ? depth : N, TR ? N : depth), c(N, M);
       a.gather(lefts);

@@ -31,7 +31,8 @@ struct Options {
   uint32_t order_seed;
   uint32_t layout_seed;
   int32_t metered;
-  int32_t poisoned;  // fill outputs with 0xff bytes; otherwise with zeros
+  int32_t poisoned;      // fill outputs with 0xff bytes; otherwise with zeros
+  int32_t check_finite;  // of what fast math assumes to be finite
 };
 
 struct Finding {

@@ -245,4 +245,10 @@ void host_beyond_capacity(int index, int capacity) {
   find("beyond_capacity", current->last_site, "element %d of a cooperative tensor that has %d slots a lane", index,
        capacity);
 }
+
+void host_short_operand(int values, int k) {
+  find("out_of_bounds", current->last_site,
+       "matmul2d reads %d values of k where an operand has %d: Metal looks for that edge only with a dynamic k", k,
+       values);
+}
 }

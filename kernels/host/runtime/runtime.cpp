@@ -8,6 +8,7 @@
 #include "threadgroup_memory.cpp"
 #include "layouts.cpp"
 #include "undefined_behaviour.cpp"
+#include "finiteness.cpp"
 #include "narrow_floats.cpp"
 #include "faults.cpp"
 #include "run.cpp"

@@ -23,6 +23,7 @@ def run(
     header: str = "",
     atomic_outputs: bool = False,
     ensure_row_contiguous: bool = True,
+    compile_options: Mapping[str, str] | None = None,
     **call: Any,
 ) -> tuple[list[mx.array], Report]:
     """Runs a kernel once; inputs by name, outputs by name with shape and dtype, one threadgroup if nothing is said."""
@@ -34,6 +35,7 @@ def run(
         header,
         atomic_outputs=atomic_outputs,
         ensure_row_contiguous=ensure_row_contiguous,
+        compile_options=compile_options,
     )
     with running(options or RunOptions()) as reports:
         results = kernel(

@@ -122,10 +122,12 @@ def _tensor_product() -> Sample:
             matmul2d_descriptor(16, 32, 16, false, true, false, matmul2d_descriptor::mode::multiply_accumulate);
         matmul2d<descriptor, metal::execution_simdgroup> op;
         using size = metal::dextents<int, 2>;
-        metal::tensor<device const T, size, metal::tensor_inline> left(x, size(K, 16));
+        metal::tensor<device T, size, metal::tensor_inline> left((device T*)x, size(K, 16));
         metal::tensor<threadgroup T, size, metal::tensor_inline> right(tile, size(16, 32));
         auto part = left.template slice<16, 16>(0, 0);
-        auto sum = op.template get_destination_cooperative_tensor<decltype(part), decltype(right), float>();
+        using Left = metal::remove_addrspace_t<decltype(part)>;
+        using Right = metal::remove_addrspace_t<decltype(right)>;
+        auto sum = op.template get_destination_cooperative_tensor<Left, Right, float>();
         for (ushort i = 0; i < sum.get_capacity(); ++i) {
             if (sum.is_valid_element(i)) sum[i] = 0.0f;
         }

@@ -266,6 +266,32 @@ PLANTED = {
         ONE_LINE, "out[i] = float(uint(x[i] - 3.0f));", "out[i] = float(uint(x[i] + 3.0f));", Defect.UNDEFINED,
         "a float that the integer type cannot hold in thread 0 of threadgroup 0",
     ),
+    "masked score in a fast function": Planted(
+        "uint i = thread_position_in_grid.x;\nfloat score = i % 2 ? x[i] : -INFINITY, peak = simd_max(score);\n@",
+        "out[i] = fast::exp2(score - peak);", "out[i] = i % 2 ? fast::exp2(score - peak) : 0.0f;", Defect.NOT_FINITE,
+        "fast::exp2 meets -infinity in thread 0 of threadgroup 0; Metal assumes that it never does",
+    ),
+    "infinite result of a fast function": Planted(
+        ONE_LINE, "out[i] = fast::log(x[i]);", "out[i] = fast::log(x[i] + 1.0f);", Defect.NOT_FINITE,
+        "fast::log gives -infinity in thread 0 of threadgroup 0",
+    ),
+    "NaN in an element of a vector": Planted(
+        ONE_LINE, "out[i] = fast::max(float4(x[i]), float4(float2(1), float2(NAN))).x;",
+        "out[i] = max(float4(x[i]), float4(float2(1), float2(NAN))).x;", Defect.NOT_FINITE,
+        "fast::max meets a NaN in thread 0 of threadgroup 0",
+    ),
+    "comparison of an infinity in math mode fast": Planted(
+        ONE_LINE, "out[i] = float((i < 9 ? -INFINITY : x[i]) < 3.0f);",
+        "out[i] = float((i < 9 ? -9.0f : x[i]) < 3.0f);",
+        Defect.NOT_FINITE, "a comparison meets -infinity in thread 0 of threadgroup 0",
+        call={"compile_options": {"math_mode": "fast"}},
+    ),
+    "maximum of a half NaN in math mode fast": Planted(
+        ONE_LINE, "const half h = half(x[i] - x[i]) / half(0.0f);\nout[i] = float(max(h, half(1.0f)));",
+        "const half h = half(x[i] - x[i]) / half(1.0f);\nout[i] = float(max(h, half(1.0f)));", Defect.NOT_FINITE,
+        "a comparison meets a NaN in thread 0 of threadgroup 0",
+        call={"compile_options": {"math_mode": "fast"}},
+    ),
     "address space lost in a cast": Planted(
         ONE_LINE, "const thread float* p = (const thread float*)x; out[i] = p[i];",
         "const device float* p = (const device float*)x; out[i] = p[i];", Defect.STRICT,
@@ -330,6 +356,23 @@ def test_a_finding_in_the_header_is_placed_there() -> None:
     source = "uint i = thread_position_in_grid.x; out[i] = next(x + i);"
     _, report = run(source, {"x": X}, OUT, grid=(64, 1, 1), header=header, options=options)
     assert [(finding.file, finding.line) for finding in report.findings] == [("header", 3)]
+
+
+@pytest.mark.parametrize("math_mode", ["safe", "relaxed"])
+def test_infinities_may_be_compared_in_the_other_math_modes(math_mode: str) -> None:
+    source = (
+        "uint i = thread_position_in_grid.x; out[i] = max(i == 3 ? -INFINITY : x[i], NAN) > -INFINITY ? 1.0f : 0.0f;"
+    )
+    compile_options = {"math_mode": math_mode}
+    (out,), report = run(source, {"x": X}, OUT, grid=(64, 1, 1), compile_options=compile_options)
+    assert report.findings == ()
+    assert np.array(out).tolist() == [float(i != 3) for i in range(64)]
+
+
+def test_what_is_not_finite_goes_unreported_on_demand() -> None:
+    source = "uint i = thread_position_in_grid.x; out[i] = fast::log(x[i]);"
+    _, report = run(source, {"x": X}, OUT, grid=(64, 1, 1), options=RunOptions(check_finite=False))
+    assert report.findings == ()
 
 
 def test_repeated_findings_are_counted_once() -> None:

@@ -60,6 +60,34 @@ def test_the_order_of_threads_shows_in_a_kernel_that_depends_on_it() -> None:
     assert len({tuple(order) for order in seen.values()}) == len(ORDERS)
 
 
+@pytest.mark.parametrize("math_mode", ["safe", "relaxed", "fast"])
+def test_contraction_rounds_a_product_and_its_sum_once_where_the_math_mode_allows(math_mode: str) -> None:
+    source = """
+        uint i = thread_position_in_grid.x;
+        out[i] = x[i] * x[i] - 1.0f;
+        const float square = x[i] * x[i];
+        apart[i] = square - 1.0f;
+        halves[i] = float(half(x[i]) * half(x[i]) - half(1.0f));
+    """
+    x = (1 + np.arange(32) * 2.0**-18).astype(np.float32)
+    once = (x.astype(np.float64) ** 2 - 1).astype(np.float32)
+    twice = x * x - np.float32(1)
+    assert (once != twice).sum() > 16
+    outputs = dict.fromkeys(("out", "apart", "halves"), ((32,), mx.float32))
+    for contract in (False, True):
+        (out, apart, halves), _ = run(
+            source,
+            {"x": x},
+            outputs,
+            grid=(32, 1, 1),
+            compile_options={"math_mode": math_mode},
+            options=RunOptions(contract=contract),
+        )
+        np.testing.assert_array_equal(np.array(out), once if contract else twice)
+        np.testing.assert_array_equal(np.array(apart), once if contract and math_mode != "safe" else twice)
+        np.testing.assert_allclose(np.array(halves), twice, atol=2.0**-10)
+
+
 def test_a_kernel_that_assumes_where_matrix_elements_lie_is_right_in_layout_0_only() -> None:
     source = """
         simdgroup_matrix<float, 8, 8> a;
@@ -86,9 +114,10 @@ def test_a_kernel_that_copies_destination_slots_into_an_operand_is_wrong_in_othe
         constexpr auto descriptor = matmul2d_descriptor(16, 16, 16);
         matmul2d<descriptor, metal::execution_simdgroup> op;
         using size = metal::dextents<int, 2>;
-        metal::tensor<device const float, size, metal::tensor_inline> X(x, size(16, 16));
+        metal::tensor<device float, size, metal::tensor_inline> X((device float*)x, size(16, 16));
         metal::tensor<device float, size, metal::tensor_inline> O(out, size(16, 16));
-        auto product = op.template get_destination_cooperative_tensor<decltype(X), decltype(X), float>();
+        using Operand = metal::remove_addrspace_t<decltype(X)>;
+        auto product = op.template get_destination_cooperative_tensor<Operand, Operand, float>();
         auto left = op.template get_left_input_cooperative_tensor<float, float, float>();
         op.run(X, X, product);
         for (ushort i = 0; i < 8; ++i) left[i] = product[i];

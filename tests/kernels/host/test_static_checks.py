@@ -1,5 +1,7 @@
 """The strict pass and the lint: what each rejects, and what it must let through."""
 
+import re
+
 import mlx.core as mx
 import pytest
 
@@ -98,3 +100,68 @@ def test_lint_rejects(source: str, words: str) -> None:
 )
 def test_lint_accepts(source: str) -> None:
     assert lint(text(source)) == []
+
+
+PRODUCT = """
+    using namespace mpp::tensor_ops;
+    using size = metal::dextents<INDEX, 2>;
+    constexpr auto descriptor = matmul2d_descriptor(SHAPE);
+    matmul2d<descriptor, metal::execution_simdgroups<SIMDGROUPS>> op;
+    threadgroup T tile[32 * 64];
+    metal::tensor<LEFT, size, metal::tensor_inline> left((LEFT*)x, size(32, 32));
+    metal::tensor<threadgroup T, size, metal::tensor_inline> right(tile, size(64, 32));
+    using Left = metal::remove_addrspace_t<decltype(left)>;
+    using Right = metal::remove_addrspace_t<decltype(right)>;
+    auto left_share = op.template get_left_input_cooperative_tensor<T, T, SUM>();
+    auto right_share = op.template get_right_input_cooperative_tensor<T, T, SUM>();
+    auto sum = op.template get_destination_cooperative_tensor<DESTINATION, SUM>();
+    op.run(RUN);
+"""
+GOOD_PRODUCT = {
+    "INDEX": "int",
+    "SHAPE": "16, 32, 16",
+    "SIMDGROUPS": "1",
+    "LEFT": "device T",
+    "DESTINATION": "Left, Right",
+    "SUM": "float",
+    "RUN": "left, right, sum",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"LEFT": "device const T"}, "elements are const"),
+        ({"DESTINATION": "decltype(left), Right"}, "write metal::remove_addrspace_t<decltype(x)>"),
+        ({"DESTINATION": "Left, const Right"}, "write metal::remove_addrspace_t<decltype(x)>"),
+        ({"DESTINATION": "Left, T"}, "types of tensors are expected here"),
+        ({"SUM": "const float"}, "the element type has an address space, a const or a reference"),
+        ({"SUM": "decltype(out[0])"}, "the element type has an address space, a const or a reference"),
+        ({"SHAPE": "8, 24, 16"}, "at least one of m and n must be a multiple of 16"),
+        ({"SHAPE": "16, 32, 24"}, "k must be dynamic or a multiple of 16"),
+        ({"INDEX": "uint"}, "index type of the extents must be int"),
+        ({"LEFT": "thread T"}, "operands lie in device or threadgroup memory"),
+        ({"LEFT": "device uint"}, "no product of these element types"),
+        ({"SUM": "half"}, "no product of these element types"),
+        ({"LEFT": "device half"}, None),
+        ({"LEFT": "device half", "DESTINATION": "Right, Left"}, "made for another operand or for other element types"),
+        ({"RUN": "left_share, right, sum"}, None),
+        ({"RUN": "right_share, right, sum"}, "made for another operand or for other element types"),
+        ({"RUN": "left_share, right, sum", "SHAPE": "16, 32"}, "cooperative inputs need a k in the descriptor"),
+        ({"RUN": "left_share, right, sum", "SIMDGROUPS": "2"}, "cooperative inputs need a single simdgroup"),
+        ({"RUN": "left, right, sum", "SIMDGROUPS": "2", "SHAPE": "8, 64"}, None),
+        ({"RUN": "left_share, right_share, sum"}, None),
+        ({"RUN": "left_share, right_share, sum", "SHAPE": "16, 16, 16"}, "one of m, n and k must be 32 if both"),
+        ({"RUN": "left_share, right_share, sum", "SHAPE": "16, 64, 32"}, "must be 16 or 32 if both inputs"),
+    ],
+)
+def test_products_that_matmul2d_does_not_have(changed: dict[str, str], words: str | None) -> None:
+    source = PRODUCT
+    for name, value in {**GOOD_PRODUCT, **changed}.items():
+        source = re.sub(rf"\b{name}\b", value, source)
+    findings = strict_findings(text(source))
+    if words is None:
+        assert findings == []
+    else:
+        assert [finding for finding in findings if words in finding.message], findings
+        assert {finding.file for finding in findings} == {"body"}

@@ -18,10 +18,12 @@ OPERANDS = """
     constexpr auto descriptor = matmul2d_descriptor(M, N, K, TL, TR, false, ACC ?
         matmul2d_descriptor::mode::multiply_accumulate : matmul2d_descriptor::mode::multiply);
     matmul2d<descriptor, metal::execution_simdgroups<S>> op;
-    metal::tensor<device const T, size, metal::tensor_inline> A(a, TL ? size(M, K) : size(K, M));
-    metal::tensor<device const T, size, metal::tensor_inline> B(b, TR ? size(K, N) : size(N, K));
+    metal::tensor<device T, size, metal::tensor_inline> A((device T*)a, TL ? size(M, K) : size(K, M));
+    metal::tensor<device T, size, metal::tensor_inline> B((device T*)b, TR ? size(K, N) : size(N, K));
     metal::tensor<device float, size, metal::tensor_inline> C(c, size(N, M));
-    auto product = op.template get_destination_cooperative_tensor<decltype(A), decltype(B), float>();
+    using Left = metal::remove_addrspace_t<decltype(A)>;
+    using Right = metal::remove_addrspace_t<decltype(B)>;
+    auto product = op.template get_destination_cooperative_tensor<Left, Right, float>();
     for (ushort i = 0; i < product.get_capacity(); ++i) product[i] = 3.0f;
     if (thread_index_in_threadgroup > 1000) c[0] = 0;
 """
@@ -57,7 +59,7 @@ def test_products_of_all_orientations(left: bool, right: bool, simdgroups: int) 
 
 
 def test_cooperative_inputs_and_a_plain_destination() -> None:
-    m = n = k = 16
+    m, n, k = 16, 32, 16
     a, b = operands(m, n, k, False, False)
     source = (
         OPERANDS
@@ -95,13 +97,15 @@ def test_cooperative_inputs_and_a_plain_destination() -> None:
 
 
 def test_elements_outside_the_extents_are_zero_and_not_stored() -> None:
+    """Of k the descriptor is dynamic: a fixed one takes the tile for whole."""
     source = """
         using namespace mpp::tensor_ops;
         using size = metal::dextents<int, 2>;
-        constexpr auto descriptor = matmul2d_descriptor(16, 16, 16);
+        constexpr auto descriptor = matmul2d_descriptor(16, 16, DEPTH);
         matmul2d<descriptor, metal::execution_simdgroup> op;
-        metal::tensor<device const float, size, metal::tensor_inline> A(a, size(20, 9), metal::array<int, 2>{1, 24});
-        metal::tensor<device const float, size, metal::tensor_inline> B(b, size(16, 20));
+        const metal::array<int, 2> strides = {1, 24};
+        metal::tensor<device float, size, metal::tensor_inline> A((device float*)a, size(20, 9), strides);
+        metal::tensor<device float, size, metal::tensor_inline> B((device float*)b, size(16, 20));
         metal::tensor<device float, size, metal::tensor_inline> C(c, size(14, 9));
         auto left = A.slice(8, 0);
         auto right = B.template static_slice<16, 12>(0, 8);
@@ -111,9 +115,14 @@ def test_elements_outside_the_extents_are_zero_and_not_stored() -> None:
     """
     a = RANDOM.standard_normal((9, 24)).astype(np.float32)
     b = RANDOM.standard_normal((20, 16)).astype(np.float32)
-    (c,), report = run(source, {"a": a, "b": b}, {"c": ((9, 14), mx.float32)}, grid=(32, 1, 1))
+    call = {"inputs": {"a": a, "b": b}, "outputs": {"c": ((9, 14), mx.float32)}, "grid": (32, 1, 1)}
+    (c,), report = run(source.replace("DEPTH", "dynamic_length_v<int>"), **call)
     np.testing.assert_allclose(np.array(c), a[:, 8:20].astype(np.float64) @ b[8:, :14], rtol=1e-4, atol=1e-4)
     assert report.traffic["a"].bytes_read == 9 * 12 * 4
+    _, report = run(source.replace("DEPTH", "16"), **call, options=RunOptions(raise_on_findings=False))
+    (finding,) = report.findings
+    assert finding.defect is Defect.OUT_OF_BOUNDS
+    assert "matmul2d reads 16 values of k where an operand has 12" in finding.message
 
 
 def test_elements_beyond_the_capacity_are_reported() -> None:
@@ -163,7 +172,7 @@ def test_a_tensor_operation_needs_all_its_lanes() -> None:
         options=RunOptions(raise_on_findings=False),
     )
     assert [finding.defect for finding in report.findings] == [Defect.DEADLOCK]
-    assert "31 in the operation of all lanes at body:14, 1 returned" in report.findings[0].message
+    assert "31 in the operation of all lanes at body:16, 1 returned" in report.findings[0].message
 
 
 def inlined(header: str, included: set[str]) -> str:
