@@ -1,4 +1,4 @@
-"""How the two kernels are called; Metal and CUDA share inputs, template values and grid."""
+"""How the kernels are called; Metal and CUDA share inputs, template values and grid."""
 
 from __future__ import annotations
 
@@ -14,12 +14,17 @@ Kernel = Callable[..., Any]
 
 OUTPUTS_INPUTS = ("q", "k", "v", "g", "beta", "state", "parents")
 COMMIT_INPUTS = ("k", "v", "g", "beta", "state", "path")
-COMMIT_COLUMNS = 16
-COMMIT_THREADS = 128
+ADVANCE_INPUTS = ("q", "k", "v", "g", "beta", "state")
+# Of commit and advance.
+COLUMNS = 16
+THREADS = 128
 
 
-def recurrence(outputs: Kernel, commit: Kernel) -> Recurrence:
-    """outputs: the kernel with inputs `OUTPUTS_INPUTS` and output y. commit: with `COMMIT_INPUTS` and output after."""
+def recurrence(outputs: Kernel, commit: Kernel, advance: Kernel) -> Recurrence:
+    """outputs: the kernel with inputs `OUTPUTS_INPUTS` and output y. commit: with `COMMIT_INPUTS` and output after.
+
+    advance: with `ADVANCE_INPUTS` and outputs y and after.
+    """
 
     def run_outputs(
         q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array, tree: Tree
@@ -41,11 +46,25 @@ def recurrence(outputs: Kernel, commit: Kernel) -> Recurrence:
         (after,) = commit(
             inputs=[k, v, g, beta, state, path],
             template=[("Dk", k.shape[3]), ("by_channel", g.ndim == 4)],
-            grid=(value_width // COMMIT_COLUMNS * COMMIT_THREADS, heads, 1),
-            threadgroup=(COMMIT_THREADS, 1, 1),
+            grid=(value_width // COLUMNS * THREADS, heads, 1),
+            threadgroup=(THREADS, 1, 1),
             output_shapes=[state.shape],
             output_dtypes=[mx.float32],
         )
         return after  # type: ignore[no-any-return]
 
-    return Recurrence(run_outputs, run_commit)
+    def run_advance(
+        q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array
+    ) -> tuple[mx.array, mx.array]:
+        heads, value_width = v.shape[2:]
+        y, after = advance(
+            inputs=[q, k, v, g, beta, state],
+            template=[("T", q.dtype), ("Dk", k.shape[3]), ("by_channel", g.ndim == 4)],
+            grid=(value_width // COLUMNS * THREADS, heads, 1),
+            threadgroup=(THREADS, 1, 1),
+            output_shapes=[v.shape, state.shape],
+            output_dtypes=[q.dtype, mx.float32],
+        )
+        return y, after
+
+    return Recurrence(run_outputs, run_commit, run_advance)

@@ -1,4 +1,4 @@
-"""The CUDA variant: `outputs.cu` and `commit.cu`, the algorithms of the Metal files."""
+"""The CUDA variant: `outputs.cu`, `commit.cu` and `advance.cu`, the algorithms of the Metal files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from kernels.gated_delta_tree.call import COMMIT_INPUTS, OUTPUTS_INPUTS, Kernel, recurrence
+from kernels.gated_delta_tree.call import ADVANCE_INPUTS, COMMIT_INPUTS, OUTPUTS_INPUTS, Kernel, recurrence
 from kernels.gated_delta_tree.problem import Recurrence
 from kernels.naming import named
 
@@ -17,12 +17,13 @@ from kernels.naming import named
 def cuda_recurrence(factory: Callable[..., Any]) -> Recurrence:
     """factory: `mx.fast.cuda_kernel`, or what takes its place."""
     return recurrence(
-        outputs=_kernel(factory, "outputs", OUTPUTS_INPUTS, "y"),
-        commit=_kernel(factory, "commit", COMMIT_INPUTS, "after"),
+        outputs=_kernel(factory, "outputs", OUTPUTS_INPUTS, ["y"]),
+        commit=_kernel(factory, "commit", COMMIT_INPUTS, ["after"]),
+        advance=_kernel(factory, "advance", ADVANCE_INPUTS, ["y", "after"]),
     )
 
 
-def _kernel(factory: Callable[..., Any], name: str, input_names: Sequence[str], output_name: str) -> Kernel:
+def _kernel(factory: Callable[..., Any], name: str, input_names: Sequence[str], output_names: Sequence[str]) -> Kernel:
     """A kernel that has its text and its inputs' types in its name: MLX looks at neither (see `named`)."""
     source = (Path(__file__).parent / f"{name}.cu").read_text(encoding="ascii")
 
@@ -32,7 +33,7 @@ def _kernel(factory: Callable[..., Any], name: str, input_names: Sequence[str], 
         kernel: Kernel = factory(
             name=f"{named(f'gated_delta_tree_{name}', source)}_{tags}",
             input_names=list(input_names),
-            output_names=[output_name],
+            output_names=list(output_names),
             source=source,
         )
         return kernel

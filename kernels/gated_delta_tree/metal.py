@@ -1,4 +1,4 @@
-"""The Metal variant: `outputs.metal` and `commit.metal`."""
+"""The Metal variant: `outputs.metal`, `commit.metal` and `advance.metal`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernels.gated_delta_tree.call import COMMIT_INPUTS, OUTPUTS_INPUTS, recurrence
+from kernels.gated_delta_tree.call import ADVANCE_INPUTS, COMMIT_INPUTS, OUTPUTS_INPUTS, recurrence
 from kernels.gated_delta_tree.problem import Recurrence
 
 
@@ -25,5 +25,11 @@ def metal_recurrence(factory: Callable[..., Any]) -> Recurrence:
             input_names=list(COMMIT_INPUTS),
             output_names=["after"],
             source=(folder / "commit.metal").read_text(encoding="ascii"),
+        ),
+        advance=factory(
+            name="gated_delta_tree_advance",
+            input_names=list(ADVANCE_INPUTS),
+            output_names=["y", "after"],
+            source=(folder / "advance.metal").read_text(encoding="ascii"),
         ),
     )

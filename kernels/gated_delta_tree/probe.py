@@ -11,6 +11,7 @@ from kernels.gated_delta_tree.tree import Tree
 KEY_HEADS, HEADS = 4, 8
 # MLX compiles a kernel anew for inputs of fewer than 8 elements, and a kernel takes nodes in chunks of 8, up to 32.
 NODES = (3, 7, 8, 9, 16, 17, 24, 25, 31, 32)
+TOKENS = (1, 4)  # of a chain
 # Of the largest value: some steps of float32, or one of the type that y is rounded to.
 TOLERANCES = {mx.float32: 2e-5, mx.float16: 2e-3, mx.bfloat16: 1e-2}
 
@@ -27,6 +28,13 @@ def complaint(run: Recurrence, problem: Configuration) -> str | None:
             error = _error(found, expected)
             if not error <= TOLERANCES[expected.dtype]:
                 return f"{what} of a tree of {nodes} nodes are off by {error:.1e} of their largest value"
+    for tokens in TOKENS:
+        arguments = _arguments(problem, tokens)
+        pairs = zip(run.advance(*arguments), reference().advance(*arguments), strict=True)
+        for what, (found, expected) in zip(("outputs", "state"), pairs, strict=True):
+            error = _error(found, expected)
+            if not error <= TOLERANCES[expected.dtype]:
+                return f"{what} of a chain of {tokens} tokens are off by {error:.1e} of their largest value"
     return None
 
 

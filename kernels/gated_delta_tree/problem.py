@@ -17,16 +17,20 @@ ROW_TYPES = (mx.bfloat16, mx.float16, mx.float32)
 
 TreeOutputs = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.array, Tree], mx.array]
 StateAfter = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.array], mx.array]
+Advance = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.array], tuple[mx.array, mx.array]]
 
 
 class Recurrence(NamedTuple):
-    """One variant of both operations.
+    """One variant of the three operations.
 
     outputs: (q, k, v, g, beta, state, tree) -> y. commit: (k, v, g, beta, state, path) -> the state after the path.
+    advance: (q, k, v, g, beta, state) -> y and the state after all rows, which are a chain. One launch reads the state
+    once: for plain decoding, whose token is accepted before it is computed, and for chains of a few tokens.
     """
 
     outputs: TreeOutputs
     commit: StateAfter
+    advance: Advance
 
 
 class Configuration(NamedTuple):

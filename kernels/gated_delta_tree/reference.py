@@ -29,7 +29,7 @@ class _Rows(NamedTuple):
 
 
 def reference() -> Recurrence:
-    return Recurrence(_outputs, _commit)
+    return Recurrence(_outputs, _commit, _advance)
 
 
 def _outputs(
@@ -53,6 +53,18 @@ def _commit(k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.arr
     for token in range(path.size):
         state = _step(state, _Rows(*(rows[token : token + 1] for rows in accepted)))
     return state
+
+
+def _advance(
+    q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array
+) -> tuple[mx.array, mx.array]:
+    rows = _rows(k, v, g, beta)
+    queries = _shared(q, v.shape[2])
+    outputs = []
+    for token in range(k.shape[1]):
+        state = _step(state, _Rows(*(of_all[token : token + 1] for of_all in rows)))
+        outputs.append(_product(state, queries[token : token + 1]))
+    return mx.concatenate(outputs)[None].astype(q.dtype), state
 
 
 def _step(states: mx.array, rows: _Rows) -> mx.array:

@@ -17,7 +17,7 @@ from gated_delta_tree_cases import (
 from kernels.gated_delta_tree import Configuration, Tree, chosen, state_after, tree_outputs
 from kernels.gated_delta_tree.cuda import cuda_recurrence
 from kernels.gated_delta_tree.probe import complaint
-from kernels.gated_delta_tree.problem import Recurrence, StateAfter
+from kernels.gated_delta_tree.problem import StateAfter
 from kernels.gated_delta_tree.reference import reference
 
 FLOATS = (mx.float32,) * 5
@@ -57,12 +57,14 @@ def test_the_probe_passes_the_reference_and_catches_a_wrong_operation() -> None:
     problem = Configuration(64, 128, True, (mx.bfloat16, mx.bfloat16, mx.float32, mx.bfloat16, mx.bfloat16))
     right = reference()
     assert complaint(right, problem) is None
-    undecayed = Recurrence(lambda q, k, v, g, *rest: right.outputs(q, k, v, mx.ones_like(g), *rest), right.commit)
+    undecayed = right._replace(outputs=lambda q, k, v, g, *rest: right.outputs(q, k, v, mx.ones_like(g), *rest))
     assert "outputs of a tree of 3 nodes" in (complaint(undecayed, problem) or "")
-    half = Recurrence(right.outputs, lambda *arguments: _first_columns(right.commit, *arguments))
+    half = right._replace(commit=lambda *arguments: _first_columns(right.commit, *arguments))
     assert "state of a tree of 3 nodes are off by" in (complaint(half, problem) or "")
-    nothing = Recurrence(right.outputs, lambda k, v, g, beta, state, path: state * mx.nan)
+    nothing = right._replace(commit=lambda k, v, g, beta, state, path: state * mx.nan)
     assert "state of a tree of 3 nodes are off by nan" in (complaint(nothing, problem) or "")
+    idle = right._replace(advance=lambda *arguments: (right.advance(*arguments)[0], arguments[-1]))
+    assert "state of a chain of 1 tokens are off by" in (complaint(idle, problem) or "")
 
 
 def test_cuda_kernels_of_other_types_have_other_names() -> None:

@@ -1,11 +1,7 @@
-"""The CUDA texts without a GPU: their words exchanged for Metal's, they run on the host too.
-
-That shows the arithmetic, the indices and the barriers, not that NVRTC takes the texts.
-"""
+"""The CUDA texts of outputs and commit without a GPU, against the float64 recurrence."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import mlx.core as mx
@@ -19,20 +15,12 @@ from gated_delta_tree_cases import (
     path_to,
     random_parents,
 )
+from gated_delta_tree_metal_words import in_metal_words
 
 from kernels.gated_delta_tree import Tree
 from kernels.gated_delta_tree.cuda import cuda_recurrence
-from kernels.host import Defect, RunOptions, metal_kernel, running
+from kernels.host import Defect, RunOptions, running
 
-METAL_WORDS = {
-    r"__shared__": "threadgroup",
-    r"__syncthreads\(\)": "threadgroup_barrier(mem_flags::mem_threadgroup)",
-    r"__shfl_xor_sync\(0xffffffffu, ": "simd_shuffle_xor(",
-    r"int\(threadIdx\.x\)": "int(thread_position_in_threadgroup.x)",
-    r"blockIdx": "threadgroup_position_in_grid",
-    r"    float\* (\w+) = reinterpret_cast<float\*>": r"    threadgroup float* \1 = (threadgroup float*)",
-    r"const float4\* row = reinterpret_cast<const float4\*>": "const device float4* row = (const device float4*)",
-}
 # The static checks read Metal, to which the lambdas of these texts are foreign.
 OPTIONS = RunOptions(static_checks=False)
 CASES = {
@@ -40,12 +28,6 @@ CASES = {
     "32 nodes, a gate per channel": Case(random_parents(32, 2), 64, 32, 2, 2, by_channel=True),
     "chain, float16": Case(tuple(range(-1, 16)), 256, 32, by_channel=True, rows=mx.float16),
 }
-
-
-def in_metal_words(*, source: str, **rest: Any) -> Any:
-    for word, metal_word in METAL_WORDS.items():
-        source = re.sub(word, metal_word, source)
-    return metal_kernel(source=source, **rest)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

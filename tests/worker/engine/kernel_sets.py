@@ -23,7 +23,7 @@ from worker.engine.kernel_set import KernelSet
 
 
 class CountingKernels(KernelSet):
-    """Counts what was called: "product", "attention", "outputs", "commit" and "sample"."""
+    """Counts what was called: "product", "attention", "outputs", "commit", "advance" and "sample"."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -37,7 +37,7 @@ class CountingKernels(KernelSet):
         return counted
 
     def _counted_recurrence(self, run: Recurrence) -> Recurrence:
-        return Recurrence(self._counted("outputs", run.outputs), self._counted("commit", run.commit))
+        return Recurrence(*(self._counted(name, operation) for name, operation in run._asdict().items()))
 
 
 class ReferenceKernels(CountingKernels):
