@@ -28,8 +28,9 @@ from worker.engine.sampling import (
 class Draws:
     """The draws over a pass of [N, vocabulary] logits.
 
-    Rows whose processing needs no history are processed together on the device. Greedy ones come back as N ids, and so
-    do sampled ones where the kernel set has a sampler. A draw from a row that leaves no token raises NoTokenLeft.
+    Rows whose processing needs no history are processed together on the device. Greedy ones come back as N ids; so do
+    sampled ones, and log-probabilities without their rows, where the kernel set has a sampler. A draw from a row that
+    leaves no token raises NoTokenLeft.
     """
 
     def __init__(
@@ -52,12 +53,13 @@ class Draws:
         self._by_kernel: KernelDraws | None = None
         if sampling.needs_history:
             mx.eval(logits)
-        elif sampling.temperature == 0:
-            self._greedy = likeliest(self._logprobs).tolist()  # type: ignore[assignment]
-        else:
+            return
+        if sampling.temperature > 0 or top is not None:  # greedy ids alone need no kernel
             self._by_kernel = draw_by_kernel(self._biased, sampling, positions, kernels, top)
-            if self._by_kernel is None:
-                mx.eval(self._logprobs)
+        if self._by_kernel is None and sampling.temperature == 0:
+            self._greedy = likeliest(self._logprobs).tolist()  # type: ignore[assignment]
+        elif self._by_kernel is None:
+            mx.eval(self._logprobs)
 
     def draw(self, node: int, history: History) -> int:
         """The token that the target chooses after `node`."""

@@ -29,7 +29,7 @@ class KernelDraws:
 def draw_by_kernel(
     logits: mx.array, sampling: Sampling, positions: Sequence[int], kernels: KernelSet, top: int | None
 ) -> KernelDraws | None:
-    """Draw from all rows of logits [N, vocabulary], bias applied, at a temperature above 0; None where no kernel fits.
+    """Draw from all rows of logits [N, vocabulary], bias applied; None where no kernel fits.
 
     positions: absolute, of each draw. top: of the likeliest tokens to list; None for no likelihoods.
     """

@@ -26,6 +26,7 @@ TOKENS = 150
 SETS = {"references": ReferenceKernels, "emulated": EmulatedKernels}
 BIAS = {3: 2.5, 17: -1e300, 40: 1.0, 149: -3.0}
 SAMPLINGS = [
+    Sampling(logit_bias=BIAS),
     Sampling(temperature=1.0, seed=1),
     Sampling(temperature=0.8, top_p=0.95, seed=2**64 - 1, logit_bias=BIAS),
     Sampling(temperature=1.5, top_p=0.5, seed=2**32),
@@ -94,9 +95,9 @@ def test_no_row_comes_to_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError
 
     logits = rows(mx.float32)[:24]
-    expected = [token_of(Draws(SAMPLINGS[5], logits), node) for node in range(24)]
+    expected = [token_of(Draws(SAMPLINGS[6], logits), node) for node in range(24)]
     monkeypatch.setattr(draws_module, "log_softmax", no_rows)
-    draws = draws_of(SAMPLINGS[5], logits, ReferenceKernels(), 3)
+    draws = draws_of(SAMPLINGS[6], logits, ReferenceKernels(), 3)
     tokens = [token_of(draws, node) for node in range(24)]
     assert tokens == expected
     for node, token in enumerate(tokens):
@@ -119,13 +120,13 @@ class Doubtful(KernelSet):
 
 def test_rows_that_are_too_close_for_the_kernel_are_drawn_by_the_host() -> None:
     logits = rows(mx.bfloat16)
-    by_host, by_kernel = Draws(SAMPLINGS[1], logits), draws_of(SAMPLINGS[1], logits, Doubtful())
+    by_host, by_kernel = Draws(SAMPLINGS[2], logits), draws_of(SAMPLINGS[2], logits, Doubtful())
     assert [token_of(by_kernel, node) for node in range(32)] == [token_of(by_host, node) for node in range(32)]
 
 
 def test_odds_are_those_of_the_host() -> None:
     logits = rows(mx.float32)
-    by_host, by_kernel = Draws(SAMPLINGS[5], logits), draws_of(SAMPLINGS[5], logits, ReferenceKernels())
+    by_host, by_kernel = Draws(SAMPLINGS[6], logits), draws_of(SAMPLINGS[6], logits, ReferenceKernels())
     for node in range(24):
         assert by_kernel.odds(node, history(node), [1, 2, 3]) == by_host.odds(node, history(node), [1, 2, 3])
 
@@ -143,7 +144,7 @@ UNFIT: dict[str, tuple[Sampling, mx.array]] = {
 def test_what_does_not_fit_is_left_to_the_host(case: str) -> None:
     sampling, logits = UNFIT[case]
     kernels = ReferenceKernels()
-    draws = Draws(sampling, logits, [PROMPT] * logits.shape[0], kernels, 2)
+    draws = Draws(sampling, logits, [PROMPT] * logits.shape[0], kernels)
     assert not kernels.calls
     assert draws.draw(0, History([0] * PROMPT, [])) == Draws(sampling, logits).draw(0, History([0] * PROMPT, []))
 
@@ -162,6 +163,7 @@ def generated(engine_for: EngineFor, model: Any, kernels: KernelSet | None, **va
 REQUESTS: dict[str, dict[str, Any]] = {
     "sampled": {"temperature": 1.0, "top_p": 0.9},
     "with log-probabilities": {"temperature": 1.0, "logprobs": True, "top_logprobs": 5, "logit_bias": {5: 1.0}},
+    "greedy with log-probabilities": {"temperature": 0.0, "logprobs": True, "top_logprobs": 3},
     "relaxed": {"temperature": 1.0, "logprobs": True, "top_logprobs": 2, "acceptance": "ratio:theta=0.9"},
 }
 

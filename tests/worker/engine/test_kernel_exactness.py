@@ -15,6 +15,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gemma2": {"head_dim": 64},  # caps its scores, which no kernel does
     "gemma3_text": {"head_dim": 64},
     "gpt_oss": {"head_dim": 64},
+    "llama4": {"head_dim": 64},  # three layers out of four see chunks, which no kernel does
     "qwen3_5": {"head_dim": 64, "linear_key_head_dim": 64, "linear_value_head_dim": 32},
 }
 SAMPLED = {"temperature": 0.9, "top_p": 0.97, "top_k": 40, "seed": 11}
