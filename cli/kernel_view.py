@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,54 +14,72 @@ from api.errors import ModelError
 from cli.output import emit, emit_json, piped
 
 if TYPE_CHECKING:
-    from worker.kernel_check import KernelCheck
+    from worker.kernel_check import KernelCheck, VariantCheck
 
 _COLUMNS = {
     "kernel": "kernel",
     "configuration": "configuration",
-    "variant": "runs",
+    "variant": "variant",
+    "state": "state",
+    "operation": "operation",
     "own": "ms",
     "stock": "stock ms",
-    "refused": "refused",
+    "reason": "why",
 }
 
 
-def show_kernels() -> None:
-    """A JSON line for each configuration as soon as it is checked, or a table. Raises ModelError without MLX."""
+def show_kernels(data_dir: Path) -> bool:
+    """Whether all variants that this machine ought to run do: a JSON line for each configuration as soon as it is
+    checked, or a table at the end. data_dir: keeps what came of it, for workers. Raises ModelError without MLX.
+    """
     if find_spec("mlx") is None:
         raise ModelError("MLX is not installed here, so there are no kernels to check; add the [worker] extra")
-    from worker.kernel_check import check_kernels
+    from worker.engine.kernel_set import verdicts_folder
+    from worker.kernel_check import check_kernels, has_kernels, known_cases
 
-    rows = []
-    for check in check_kernels():
+    if not has_kernels():
+        typer.echo("MLX has neither Metal nor CUDA here: no kernel runs, its own operations are used", err=True)
+    cases, checks = known_cases(), []
+    folder = verdicts_folder(data_dir)
+    for number, check in enumerate(check_kernels(cases, folder), 1):
+        checks.append(check)
         if piped():
             emit_json(dataclasses.asdict(check))
-        else:
-            typer.echo(f"{check.kernel}, {check.configuration}: {check.variant}", err=True)
-            rows.append(cells(check))
-    if rows:
-        emit(rows, _COLUMNS)
+        elif has_kernels():
+            typer.echo(f"{number}/{len(cases)} {check.kernel}, {check.configuration}: {check.used}", err=True)
+    if has_kernels() and not piped():
+        emit([row for check in checks for row in rows(check)], _COLUMNS)
+    return all(variant.state != "failed" for check in checks for variant in check.variants)
 
 
-def cells(check: KernelCheck) -> dict[str, Any]:
-    """The cells of a configuration's row."""
-    return {
-        "kernel": check.kernel,
-        "configuration": check.configuration,
-        "variant": check.variant,
-        "own": _time(check.milliseconds),
-        "stock": _time(check.stock_milliseconds),
-        "refused": _refusals(check.refused),
-    }
+def rows(check: KernelCheck) -> Iterator[dict[str, Any]]:
+    """Those of a configuration: one for each operation of a variant that was tried, and one where none is used."""
+    cells = {"kernel": check.kernel, "configuration": check.configuration}
+    names = [variant.name for variant in check.variants]
+    before = check.variants[: names.index(check.used)] if check.used in names else check.variants
+    why = _reasons([variant for variant in before if variant.state == "absent"])
+    if check.used not in names:
+        yield {**cells, "variant": check.used, "state": "used", "reason": why}
+    for variant in check.variants:
+        if variant.state == "absent":
+            continue
+        used = variant.name == check.used
+        state, reason = ("used", why) if used else (variant.state, variant.reason)
+        named = {**cells, "variant": variant.name, "state": state, "reason": reason}
+        if not variant.timings:
+            yield named
+        for timing in variant.timings:
+            yield {
+                **named,
+                "operation": timing.operation,
+                "own": f"{timing.milliseconds:.3f}",
+                "stock": f"{timing.stock_milliseconds:.3f}",
+            }
 
 
-def _refusals(refused: dict[str, str]) -> str:
+def _reasons(variants: list[VariantCheck]) -> str:
     """Each reason once, after the variants that it keeps from running."""
-    reasons: dict[str, list[str]] = {}
-    for name, why in refused.items():
-        reasons.setdefault(why, []).append(name)
+    reasons: dict[str | None, list[str]] = {}
+    for variant in variants:
+        reasons.setdefault(variant.reason, []).append(variant.name)
     return "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
-
-
-def _time(milliseconds: float | None) -> str:
-    return "-" if milliseconds is None else f"{milliseconds:.3f}"

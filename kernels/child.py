@@ -34,8 +34,12 @@ class ChildError(Exception):
     """The call gave no result. The message says what became of it."""
 
 
-class EndedFromOutsideError(ChildError):
-    """The child was told to end, or memory was short: nothing is known of the call."""
+class NoAnswerError(ChildError):
+    """The call took too long."""
+
+
+class InconclusiveError(ChildError):
+    """Nothing is known of the call: there could be no process, or somebody ended it."""
 
 
 class Child:
@@ -58,15 +62,16 @@ class Child:
         self._end()
 
     def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """What the function returns.
-
-        ChildError when it raises, ends its process or takes too long; OSError when there can be no process.
-        """
-        process, connection = self._started()
+        """What the function returns. ChildError when it raises, ends its process or takes too long."""
+        try:
+            process, connection = self._started()
+        except OSError as error:
+            self._end()
+            raise InconclusiveError(f"there is no process to call it in: {in_words(error)}") from error
         try:
             connection.send((self._seconds, function, arguments))
             if not connection.poll(self._seconds):
-                raise ChildError(f"it gave no answer within {self._seconds:g} s")
+                raise NoAnswerError(f"it gave no answer within {self._seconds:g} s")
             complaint, result = connection.recv()
         except (EOFError, ConnectionError) as error:
             raise self._death(process) from error
@@ -107,7 +112,7 @@ class Child:
             return ChildError(f"its process closed the connection and stayed{last_words}")
         if status < 0:
             ended = f"{signal.Signals(-status).name} ended its process{last_words}"
-            return EndedFromOutsideError(ended) if -status in FROM_OUTSIDE else ChildError(ended)
+            return InconclusiveError(ended) if -status in FROM_OUTSIDE else ChildError(ended)
         return ChildError(f"its process ended with status {status}{last_words}")
 
     def _last_words(self) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import mlx.core as mx
 
 from kernels import verdicts
-from kernels.child import Child, ChildError, EndedFromOutsideError, in_words
+from kernels.child import Child, ChildError, InconclusiveError
 
 Configuration = TypeVar("Configuration", bound=Hashable)
 Run = TypeVar("Run")
@@ -109,9 +109,7 @@ def probe(
     """What is wrong with a variant, found out anew; `folder` has it then, whatever it had."""
     try:
         complaint = child.call(checked, kernel.home, variant, configuration)
-    except OSError as error:
-        return f"no process to try it in: {in_words(error)}"
-    except EndedFromOutsideError as error:
+    except InconclusiveError as error:
         return str(error)
     except ChildError as error:
         complaint = str(error)

@@ -69,5 +69,11 @@ def write(folder: Path, key: Key, verdict: Verdict) -> None:
     os.replace(draft, path)
 
 
+def forget(folder: Path) -> None:
+    """Have all verdicts of `folder` found out again, those of other machines and versions included."""
+    for path in folder.glob("*.json"):
+        path.unlink(missing_ok=True)
+
+
 def _path(folder: Path, key: Key) -> Path:
     return folder / f"{hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:16]}.json"

@@ -1,8 +1,7 @@
-"""What the kernels do on this machine: which variant runs, why not those before it, and its time beside the stock path.
+"""What the kernels do on this machine: each variant in each configuration is checked, and timed beside the stock path.
 
-Of every configuration the first variant that compiles and agrees with its reference is found (see `kernels.probing`);
-where that is not the reference itself, both are timed on a problem of the size that a verification pass has. A time is
-that of one call by itself, its launch included.
+All of it happens in a child process, as a kernel may fault the device or never end. What a machine ought to run and
+does not is refused from then on, in the folder that keeps such verdicts; what it holds is forgotten first.
 """
 
 from __future__ import annotations
@@ -10,153 +9,167 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from importlib import import_module
+from itertools import product
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import mlx.core as mx
 
-from kernels import gated_delta_tree, qmm, sample, tree_attention
-from kernels.probing import Choice
+from kernels import gated_delta_tree, qmm, sample, tree_attention, verdicts
+from kernels.child import Child, ChildError, InconclusiveError, NoAnswerError
+from kernels.gated_delta_tree.problem import KEY_WIDTHS, ROW_TYPES
+from kernels.probing import Kernel, UnavailableError, checked, keep
+from worker import kernel_problems
+from worker.kernel_problems import Operation
 
-ROWS = 16
-RUNS = 5
-REFERENCE = "reference"
+SECONDS = 120.0
+"""That a variant may take to compile, pass its check and be timed in one configuration."""
+TURNS = 5
+VALUE_WIDTH = 128
+
+
+@dataclass(frozen=True)
+class Case:
+    """operations: a module's function, which makes the problems of a configuration in the child."""
+
+    kernel: Kernel[Any, Any]
+    words: str
+    configuration: Any
+    operations: Callable[[Any], list[Operation[Any]]]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds of one call among many in one evaluation: of the variant, and of the reference."""
+
+    operation: str
+    milliseconds: float
+    stock_milliseconds: float
+
+
+@dataclass(frozen=True)
+class VariantCheck:
+    """state: absent is what this machine cannot run, failed what it ought to run. reason: of either, in words."""
+
+    name: str
+    state: Literal["passed", "failed", "absent"]
+    reason: str | None = None
+    timings: list[Timing] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class KernelCheck:
-    """variant: what runs. refused: why each variant before it does not, by name. milliseconds, stock_milliseconds: of
-    the variant and of the reference, None where the reference is what runs.
-    """
+    """used: the first variant that passed, else "reference": MLX's own operations."""
 
     kernel: str
     configuration: str
-    variant: str
-    refused: dict[str, str] = field(default_factory=dict)
-    milliseconds: float | None = None
-    stock_milliseconds: float | None = None
+    used: str
+    variants: list[VariantCheck]
 
 
-@dataclass(frozen=True)
-class Problem:
-    """chosen: probes. arguments: those of a run, made only where it is timed. reference: the stock path."""
-
-    kernel: str
-    configuration: str
-    chosen: Callable[[], Choice[Any]]
-    arguments: Callable[[], tuple[Any, ...]]
-    reference: Callable[..., Any]
+def has_kernels() -> bool:
+    """Whether MLX computes on a GPU that kernels are written for."""
+    return mx.default_device() == mx.gpu and (mx.metal.is_available() or mx.cuda.is_available())
 
 
-def check_kernels(problems: Iterable[Problem] | None = None) -> Iterator[KernelCheck]:
-    """The check of each problem, by default of all configurations that the kernels have, as soon as it is there."""
-    for problem in known_problems() if problems is None else problems:
-        choice = problem.chosen()
-        variant, refused = choice.name, dict(choice.refused)
-        own = stock = None
-        if variant != REFERENCE:
-            arguments = problem.arguments()
-            try:
-                own, stock = (_milliseconds(partial(run, *arguments)) for run in (choice.run, problem.reference))
-            except (RuntimeError, ValueError) as error:
-                refused[variant] = f"passed its check, and then failed at a larger size: {' '.join(str(error).split())}"
-                variant = REFERENCE
-        yield KernelCheck(problem.kernel, problem.configuration, variant, refused, own, stock)
+def known_cases() -> list[Case]:
+    """All configurations that the kernels have."""
+    return [*_products(), *_attentions(), *_recurrences(), *_draws()]
 
 
-def known_problems() -> Iterator[Problem]:
-    for bits in qmm.BITS:
-        for group_size in qmm.GROUP_SIZES:
-            yield _product(bits, group_size)
-    for head_size in tree_attention.HEAD_SIZES:
-        yield _attention(head_size)
-    for by_channel in (False, True):
-        yield _recurrence(by_channel)
+def _products() -> Iterator[Case]:
+    for dtype, bits, group_size in product(qmm.DTYPES, qmm.BITS, qmm.GROUP_SIZES):
+        words = f"{bits} bit, group {group_size}, {_name(dtype)}"
+        configuration = qmm.Configuration(dtype, group_size, bits)
+        yield Case(qmm.KERNEL, words, configuration, kernel_problems.products)
+
+
+def _attentions() -> Iterator[Case]:
+    for dtype, size in product(tree_attention.DTYPES, tree_attention.HEAD_SIZES):
+        words = f"heads of {size}, {_name(dtype)}"
+        configuration = tree_attention.Configuration(dtype, size)
+        yield Case(tree_attention.KERNEL, words, configuration, kernel_problems.attentions)
+
+
+def _recurrences() -> Iterator[Case]:
+    for dtype, by_channel, width in product(ROW_TYPES, (False, True), KEY_WIDTHS):
+        words = f"keys of {width}, a gate per {'channel' if by_channel else 'head'}, {_name(dtype)}"
+        types = (dtype, dtype, mx.float32, dtype, dtype)  # mlx-lm computes gates in float32
+        configuration = gated_delta_tree.Configuration(width, VALUE_WIDTH, by_channel, types)
+        yield Case(gated_delta_tree.KERNEL, words, configuration, kernel_problems.recurrences)
+
+
+def _draws() -> Iterator[Case]:
     for dtype in sample.DTYPES:
-        yield _draw(dtype)
+        yield Case(sample.KERNEL, _name(dtype), dtype, kernel_problems.draws)
 
 
-def _product(bits: int, group_size: int) -> Problem:
-    def arguments() -> tuple[Any, ...]:
-        weight = mx.random.normal((4096, 4096), key=mx.random.key(0)).astype(mx.bfloat16)
-        x = mx.random.normal((ROWS, 4096), key=mx.random.key(1)).astype(mx.bfloat16)
-        return (x, *mx.quantize(weight, group_size=group_size, bits=bits), group_size, bits)
-
-    chosen = partial(qmm.chosen, mx.bfloat16, group_size=group_size, bits=bits)
-    return Problem("qmm", f"{bits} bit, group {group_size}, bfloat16", chosen, arguments, qmm.reference)
-
-
-def _attention(head_size: int) -> Problem:
-    def arguments() -> tuple[Any, ...]:
-        queries, keys, values = (
-            mx.random.normal((1, heads, rows, head_size), key=mx.random.key(heads + rows)).astype(mx.bfloat16)
-            for heads, rows in ((16, ROWS), (4, 2048), (4, 2048))
-        )
-        chain = mx.array([(1 << node + 1) - 1 for node in range(ROWS)], dtype=mx.uint32)
-        return queries, keys, values, chain
-
-    def attend(run: Callable[..., mx.array]) -> Callable[..., mx.array]:
-        return partial(run, scale=head_size**-0.5, window=None, keep=0, sinks=None)
-
-    def chosen() -> Choice[Any]:
-        choice = tree_attention.chosen(mx.bfloat16, head_size)
-        return Choice(choice.name, attend(choice.run), choice.refused)
-
-    configuration = f"heads of {head_size}, bfloat16"
-    return Problem("tree_attention", configuration, chosen, arguments, attend(tree_attention.reference))
+def check_kernels(cases: Iterable[Case], folder: Path | None, seconds: float = SECONDS) -> Iterator[KernelCheck]:
+    """The check of each case, as soon as it is there. folder: where verdicts are kept. seconds: for each variant."""
+    if folder is not None:
+        verdicts.forget(folder)
+    hung: dict[tuple[str, str], str] = {}
+    with Child(seconds) as child:
+        for case in cases:
+            checks = [_checked(case, name, folder, child, hung) for name in case.kernel.variants]
+            used = next((check.name for check in checks if check.state == "passed"), "reference")
+            yield KernelCheck(case.kernel.name, case.words, used, checks)
 
 
-def _recurrence(by_channel: bool) -> Problem:
-    key_heads, heads, width = 16, 32, 128
-
-    def arguments() -> tuple[Any, ...]:
-        shapes = [
-            (1, ROWS, key_heads, width),
-            (1, ROWS, key_heads, width),
-            (1, ROWS, heads, width),
-            (1, ROWS, heads, *([width] if by_channel else [])),
-            (1, ROWS, heads),
-        ]
-        q, k, v, g, beta = (
-            mx.sigmoid(mx.random.normal(shape, key=mx.random.key(number))).astype(mx.bfloat16)
-            for number, shape in enumerate(shapes)
-        )
-        state = mx.random.normal((1, heads, width, width), key=mx.random.key(9))
-        return q, k, v, g, beta, state, gated_delta_tree.Tree(range(-1, ROWS - 1))
-
-    def chosen() -> Choice[Any]:
-        q, k, v, g, beta, *_ = arguments()
-        choice = gated_delta_tree.chosen(gated_delta_tree.configuration(k, v, g, beta, q))
-        return Choice(choice.name, choice.run.outputs, choice.refused)
-
-    gate = "a gate per channel" if by_channel else "a gate per head"
-    reference = gated_delta_tree.reference().outputs
-    return Problem("gated_delta_tree", f"{gate}, bfloat16", chosen, arguments, reference)
+def _checked(
+    case: Case, variant: str, folder: Path | None, child: Child, hung: dict[tuple[str, str], str]
+) -> VariantCheck:
+    """hung: in which configuration a kernel's variant did; it is not waited for again."""
+    kernel, configuration = case.kernel, case.configuration
+    try:
+        kernel.variants[variant](configuration)
+    except UnavailableError as error:
+        return VariantCheck(variant, "absent", str(error))
+    if (kernel.name, variant) in hung:
+        return VariantCheck(variant, "failed", f"not tried, after it hung with {hung[kernel.name, variant]}")
+    try:
+        complaint, timings = child.call(tried, kernel.home, variant, configuration, case.operations)
+    except InconclusiveError as error:
+        return VariantCheck(variant, "failed", str(error))
+    except ChildError as error:
+        complaint, timings = str(error), []
+        if isinstance(error, NoAnswerError):
+            hung[kernel.name, variant] = case.words
+    keep(kernel, variant, configuration, folder, complaint)
+    return VariantCheck(variant, "passed" if complaint is None else "failed", complaint, timings)
 
 
-def _draw(dtype: mx.Dtype) -> Problem:
-    def arguments() -> tuple[Any, ...]:
-        logits = (mx.random.normal((ROWS, 151_936), key=mx.random.key(0)) * 3).astype(dtype)
-        draws = [sample.Draw(temperature=0.7, top_p=0.9, seed=1, position=row) for row in range(ROWS)]
-        return logits, draws, 0
+def tried(
+    home: str, variant: str, configuration: Any, operations: Callable[[Any], list[Operation[Any]]]
+) -> tuple[str | None, list[Timing]]:
+    """In the child: what is wrong with a variant of the kernel at `home`, and its times as far as nothing was."""
+    complaint = checked(home, variant, configuration)
+    timings: list[Timing] = []
+    if complaint is None:
+        kernel: Kernel[Any, Any] = import_module(home).KERNEL
+        run = kernel.variants[variant](configuration)
+        for operation in operations(configuration):
+            found, own = _timed(operation, run)
+            complaint = operation.complaint(found, operation.exact())
+            if complaint is not None:
+                break
+            timings.append(Timing(operation.name, own, _timed(operation, kernel.reference)[1]))
+    mx.clear_cache()
+    return complaint, timings
 
-    def arrays_of(run: Callable[..., sample.Drawn]) -> Callable[..., list[mx.array]]:
-        return lambda *given: list(vars(run(*given)).values())
 
-    def chosen() -> Choice[Any]:
-        choice = sample.chosen(dtype)
-        return Choice(choice.name, arrays_of(choice.run), choice.refused)
-
-    name = str(dtype).removeprefix("mlx.core.")
-    return Problem("sample", name, chosen, arguments, arrays_of(sample.reference_sample))
-
-
-def _milliseconds(run: Callable[[], Any]) -> float:
-    """Median of RUNS runs, after one that compiles."""
+def _timed(operation: Operation[Any], run: Any) -> tuple[list[mx.array], float]:
+    """The results, and the median milliseconds of a call over TURNS evaluations, after one that compiles."""
     times = []
-    for _ in range(1 + RUNS):
+    for _ in range(1 + TURNS):
         begun = time.perf_counter()
-        mx.eval(run())
-        times.append((time.perf_counter() - begun) * 1000)
-    return median(times[1:])
+        found = operation.calls(run)
+        mx.eval(found)
+        times.append((time.perf_counter() - begun) * 1000 / operation.count)
+    return found, median(times[1:])
+
+
+def _name(dtype: mx.Dtype) -> str:
+    return str(dtype).removeprefix("mlx.core.")

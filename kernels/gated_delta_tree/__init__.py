@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from kernels.gated_delta_tree.choice import chosen
+from kernels.gated_delta_tree.choice import KERNEL, chosen
 from kernels.gated_delta_tree.problem import NODES_AT_MOST, Configuration, check_rows, configuration
 from kernels.gated_delta_tree.reference import reference
 from kernels.gated_delta_tree.tree import Tree
 
-__all__ = ["Configuration", "Tree", "chosen", "configuration", "reference", "state_after", "tree_outputs"]
+__all__ = ["KERNEL", "Configuration", "Tree", "chosen", "configuration", "reference", "state_after", "tree_outputs"]
 
 
 def tree_outputs(

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from kernels.sample.choice import chosen
+from kernels.sample.choice import KERNEL, chosen
 from kernels.sample.draws import DTYPES, Draw, Drawn, check_arguments
 from kernels.sample.reference import reference_sample
 
-__all__ = ["DTYPES", "Draw", "Drawn", "chosen", "reference_sample", "sample"]
+__all__ = ["DTYPES", "KERNEL", "Draw", "Drawn", "chosen", "reference_sample", "sample"]
 
 
 def sample(logits: mx.array, draws: Sequence[Draw], top: int = 0) -> Drawn:

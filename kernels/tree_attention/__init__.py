@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from kernels.tree_attention.choice import chosen
+from kernels.tree_attention.choice import KERNEL, Configuration, chosen
 from kernels.tree_attention.problem import DTYPES, HEAD_SIZES, MOST_NODES, check, has_kernel
 from kernels.tree_attention.reference import reference
 
-__all__ = ["DTYPES", "HEAD_SIZES", "MOST_NODES", "chosen", "reference", "tree_attention"]
+__all__ = ["DTYPES", "HEAD_SIZES", "KERNEL", "MOST_NODES", "Configuration", "chosen", "reference", "tree_attention"]
 
 
 def tree_attention(

@@ -69,8 +69,9 @@ def complaint(run: TreeAttention, dtype: mx.Dtype, head_size: int) -> str | None
             "sinks": sinks,
         }
         found = run(queries, keys, values, tree, **options)
-        wide = [array.astype(mx.float32) for array in (queries, keys, values)]
-        error = float(mx.abs(found.astype(mx.float32) - reference(*wide, tree, **options)).max())
+        wide_queries, wide_keys, wide_values = (array.astype(mx.float32) for array in (queries, keys, values))
+        expected = reference(wide_queries, wide_keys, wide_values, tree, **options)
+        error = float(mx.abs(found.astype(mx.float32) - expected).max())
         if not error <= TOLERANCES[dtype]:
             return f"differs from the reference by {error:.2g} in {dtype} with heads of {head_size} and {problem}"
     return None

@@ -145,5 +145,5 @@ def test_without_a_process_nothing_is_remembered(
     with Child(SECONDS) as child:
         complaint = remembered(KERNEL, "right", configuration, folder, child)
     assert complaint is not None
-    assert complaint.startswith("no process to try it in: FileNotFoundError")
+    assert complaint.startswith("there is no process to call it in: FileNotFoundError")
     assert not folder.exists()

@@ -1,101 +1,142 @@
 """What is told of the kernels on this machine."""
 
-from collections.abc import Callable
+from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
+import emulated_products
 import mlx.core as mx
 import pytest
+from doubled_arrays import KERNEL, two_operations
 
 from kernels import gated_delta_tree, qmm, sample, tree_attention
-from kernels.probing import Choice
-from worker.kernel_check import REFERENCE, Problem, check_kernels, known_problems
+from kernels.child import Child
+from kernels.probing import choose, remembered
+from worker import kernel_problems
+from worker.kernel_check import Case, KernelCheck, VariantCheck, check_kernels, has_kernels, known_cases
+
+SECONDS = 60.0
 
 
-def doubled(x: mx.array) -> mx.array:
-    return x * 2
+def case(*names: str, words: str = "of ones") -> Case:
+    kernel = dataclasses.replace(KERNEL, variants={name: KERNEL.variants[name] for name in names})
+    return Case(kernel, words, words, two_operations)
 
 
-def counting(calls: list[int]) -> Callable[[mx.array], mx.array]:
-    def run(x: mx.array) -> mx.array:
-        calls.append(x.size)
-        return doubled(x)
-
-    return run
+def checked(one: Case, folder: Path | None = None) -> KernelCheck:
+    (check,) = check_kernels([one], folder, SECONDS)
+    return check
 
 
-def problem(choice: Choice[Callable[[mx.array], mx.array]], reference: Callable[[mx.array], mx.array]) -> Problem:
-    return Problem("double", "three numbers", lambda: choice, lambda: (mx.ones(3),), reference)
+def test_every_variant_is_tried_and_the_first_that_passes_is_used() -> None:
+    names = [name for name in KERNEL.variants if name != "hanging"]
+    check = checked(case(*names))
+    assert (check.kernel, check.configuration, check.used) == ("double", "of ones", "right")
+    large = "at the size of a verification pass it is off by 0.25 of the largest value"
+    assert [(variant.name, variant.state, variant.reason) for variant in check.variants] == [
+        ("absent", "absent", "needs an M5"),
+        ("wrong", "failed", "doubled to [3.0, 5.0] with of ones"),
+        ("wrong when large", "failed", large),
+        ("raising when large", "failed", "RuntimeError: no memory"),
+        ("aborting when large", "failed", "SIGABRT ended its process: GPU Address Fault Error"),
+        ("right", "passed", None),
+        ("right too", "passed", None),
+    ]
+    for variant in check.variants[-2:]:
+        assert [timing.operation for timing in variant.timings] == ["doubled", "twice"]
+        assert all(timing.milliseconds > 0 and timing.stock_milliseconds > 0 for timing in variant.timings)
+    assert not any(variant.timings for variant in check.variants[:-2])
 
 
-def test_a_kernel_that_runs_is_timed_beside_the_stock_path() -> None:
-    own, stock = list[int](), list[int]()
-    choice = Choice("metal", counting(own), {"tensor": "needs an M5"})
-    (check,) = check_kernels([problem(choice, counting(stock))])
-    assert (check.kernel, check.configuration, check.variant) == ("double", "three numbers", "metal")
-    assert check.refused == {"tensor": "needs an M5"}
-    assert check.milliseconds is not None
-    assert check.milliseconds > 0
-    assert check.stock_milliseconds is not None
-    assert check.stock_milliseconds > 0
-    # One run that compiles, and five that count.
-    assert own == stock == [3] * 6
+def test_where_nothing_passes_the_reference_is_used() -> None:
+    assert checked(case("absent", "wrong")).used == "reference"
+    assert checked(case()) == KernelCheck("double", "of ones", "reference", [])
 
 
-def test_a_kernel_that_fails_at_a_larger_size_is_told_and_the_others_still_come() -> None:
-    def failing(x: mx.array) -> mx.array:
-        raise RuntimeError("no\npipeline")
-
-    first = problem(Choice("metal", failing, {}), doubled)
-    second = problem(Choice("metal", doubled, {}), doubled)
-    checks = list(check_kernels([first, second]))
-    assert [check.variant for check in checks] == [REFERENCE, "metal"]
-    assert checks[0].refused == {"metal": "passed its check, and then failed at a larger size: no pipeline"}
+def test_a_variant_that_hangs_is_waited_for_once() -> None:
+    cases = [case("hanging", words="of ones"), case("hanging", words="of twos")]
+    assert [check.variants for check in check_kernels(cases, None, 1.0)] == [
+        [VariantCheck("hanging", "failed", "it gave no answer within 1 s")],
+        [VariantCheck("hanging", "failed", "not tried, after it hung with of ones")],
+    ]
 
 
-def test_a_draw_is_timed_until_its_arrays_are_there() -> None:
-    draw = next(known for known in known_problems() if known.kernel == "sample")
-    logits, draws, top = draw.arguments()
-    drawn = draw.reference(logits[:, :50], draws, top)
-    assert all(isinstance(array, mx.array) for array in drawn)
-    assert drawn[0].shape == (len(draws),)
+def test_workers_go_by_the_verdicts_and_old_ones_are_forgotten(tmp_path: Path) -> None:
+    folder = tmp_path / "kernels"
+    one = case("wrong when large", "right")
+    with Child(SECONDS) as child:
+        # A worker sees small problems alone. Of another configuration, doctor finds nothing out.
+        assert choose(one.kernel, "of ones", folder, child).name == "wrong when large"
+        assert choose(one.kernel, "of twos", folder, child).name == "wrong when large"
+        assert len(list(folder.iterdir())) == 2
+        checked(one, folder)
+        assert len(list(folder.iterdir())) == 2
+        complaint = remembered(one.kernel, "wrong when large", "of ones", folder, child)
+        assert complaint is not None
+        assert complaint.startswith("at the size of a verification pass")
+        assert choose(one.kernel, "of ones", folder, child).name == "right"
 
 
-def test_where_the_reference_runs_there_is_nothing_to_time() -> None:
-    calls = list[int]()
-    (check,) = check_kernels([problem(Choice(REFERENCE, counting(calls), {}), doubled)])
-    assert (check.variant, check.milliseconds, check.stock_milliseconds) == (REFERENCE, None, None)
-    assert calls == []
+@pytest.mark.parametrize(
+    "operations",
+    [
+        kernel_problems.products(qmm.Configuration(mx.float32, 64, 4), 128, 64, 0),
+        kernel_problems.attentions(tree_attention.Configuration(mx.float32, 64), 40, 0),
+        kernel_problems.recurrences(gated_delta_tree.Configuration(64, 32, True, (mx.float32,) * 5), 2, 4, 2),
+        kernel_problems.draws(mx.float32, 300, 2),
+    ],
+    ids=["products", "attentions", "recurrences", "draws"],
+)
+def test_the_reference_passes_at_its_own_problems_and_a_little_off_does_not(
+    operations: list[kernel_problems.Operation[object]],
+) -> None:
+    references = {
+        "product": qmm.reference,
+        "attention": tree_attention.reference,
+        "outputs": gated_delta_tree.reference(),
+        "commit": gated_delta_tree.reference(),
+        "draw": sample.reference_sample,
+    }
+    for operation in operations:
+        found = operation.calls(references[operation.name])
+        assert len(found) == operation.count == 2
+        assert operation.complaint(found, operation.exact()) is None
+        off = [found[0], found[1] + 0.05 * mx.abs(found[1]).max()]
+        assert operation.complaint(off, operation.exact()) is not None
+        assert operation.complaint([found[0], mx.full(found[1].shape, mx.nan)], operation.exact()) is not None
 
 
-@pytest.mark.skipif(mx.default_device() == mx.gpu, reason="on a GPU its own kernels are chosen")
-def test_without_a_gpu_every_kernel_is_its_reference_and_says_why() -> None:
-    checks = list(check_kernels())
-    assert {check.kernel for check in checks} == {"qmm", "tree_attention", "gated_delta_tree", "sample"}
-    assert len(checks) == 6 + 5 + 2 + 3
-    assert all(check.variant == REFERENCE and check.refused for check in checks)
+def test_the_metal_texts_pass_in_the_emulator() -> None:
+    configuration = qmm.Configuration(mx.bfloat16, 64, 4)
+    one = Case(emulated_products.KERNEL, "4 bit, group 64", configuration, emulated_products.small_products)
+    check = checked(one)
+    assert [(variant.name, variant.state, variant.reason) for variant in check.variants] == [
+        ("tensor", "passed", None),
+        ("simdgroup", "passed", None),
+    ]
+    assert [timing.operation for variant in check.variants for timing in variant.timings] == ["product", "product"]
+
+
+def test_the_cases_are_all_that_the_kernels_have_each_once() -> None:
+    cases = known_cases()
+    names = [one.kernel.name for one in cases]
+    kernels = (qmm, tree_attention, gated_delta_tree, sample)
+    assert [names.count(kernel.KERNEL.name) for kernel in kernels] == [3 * 2 * 3, 3 * 5, 3 * 2 * 3, 3]
+    assert len({(one.kernel.name, one.configuration) for one in cases}) == len(cases)
+    assert len({(one.kernel.name, one.words) for one in cases}) == len(cases)
+
+
+@pytest.mark.skipif(has_kernels(), reason="a GPU has kernels")
+def test_without_a_gpu_every_kernel_is_its_reference_and_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subprocess.Popen", None)
+    for check in check_kernels(known_cases(), None):
+        assert check.used == "reference"
+        assert all(variant.state == "absent" and variant.reason for variant in check.variants)
 
 
 @pytest.mark.skipif(not mx.metal.is_available(), reason="needs Metal: a text that Apple's compiler refuses shows here")
-def test_on_a_mac_every_metal_kernel_compiles_and_passes_its_check() -> None:
-    for check in check_kernels():
-        assert check.variant in ("tensor", "simdgroup", "metal"), check
-        assert all(name == "tensor" and "has no tensor units" in why for name, why in check.refused.items()), check
-
-
-def test_the_problems_have_the_arguments_that_their_kernels_take() -> None:
-    """As the public functions check them, at sizes that they have kernels for."""
-    for known in known_problems():
-        arguments = known.arguments()
-        if known.kernel == "qmm":
-            x, w, scales, biases, group_size, bits = arguments
-            assert x.shape[0] <= qmm.MOST_ROWS
-            qmm._check(x, w, scales, biases, group_size, bits)
-        elif known.kernel == "tree_attention":
-            queries, keys, values, ancestors = arguments
-            tree_attention.check(queries, keys, values, ancestors, None, 0, None)
-            assert tree_attention.has_kernel(queries, keys, values)
-        elif known.kernel == "gated_delta_tree":
-            q, k, v, g, beta, state, tree = arguments
-            gated_delta_tree.check_rows(k, v, g, beta, state, q)
-            assert len(tree) == k.shape[1]
-        else:
-            sample.check_arguments(*arguments)
+def test_on_a_mac_every_metal_kernel_runs() -> None:
+    for check in check_kernels(known_cases(), None):
+        assert check.used in ("tensor", "simdgroup", "metal"), check
+        assert not [variant for variant in check.variants if variant.state == "failed"], check

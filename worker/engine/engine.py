@@ -24,7 +24,7 @@ from worker.engine.drafters.mixture import members_of
 from worker.engine.drafters.protocol import Drafter, NoDrafter
 from worker.engine.generation import Generation, OnTokens
 from worker.engine.interruption import Interruption
-from worker.engine.kernel_set import machine_kernels
+from worker.engine.kernel_set import machine_kernels, verdicts_folder
 from worker.engine.learned import Learned
 from worker.engine.loading import Target, load_target
 from worker.engine.logprobs import LogprobRecord
@@ -130,7 +130,7 @@ class Engine:
         memory = ModelMemory(MemoryLimit.of(options.memory_limit_gb))
         target = load_target(spec, options.data_dir / "models", memory=memory, notify=notify)
         if options.kernels == "auto":
-            target = with_kernels(target, machine_kernels(options.data_dir / "kernels", notify))
+            target = with_kernels(target, machine_kernels(verdicts_folder(options.data_dir), notify))
         profiles = _profiles(target, options, notify)
         return cls(target, profiles.measure() if fresh else profiles.find(), options, notify)
 

@@ -135,6 +135,11 @@ class MachineKernels(KernelSet):
             self._notify(f"{failure} (cidermill doctor --kernels tries it again)")
 
 
+def verdicts_folder(data_dir: Path) -> Path:
+    """Where a data directory keeps what came of trying each variant."""
+    return data_dir / "kernels"
+
+
 def machine_kernels(
     folder: Path | None = None, notify: Callable[[str], None] = lambda _: None, fuses_siblings: bool = True
 ) -> KernelSet:
