@@ -46,21 +46,29 @@ def test_both_operations_follow_the_recurrence(case: Case) -> None:
     assert reports[0].threadgroup_bytes == 2 * 8 * 4 * (case.key_width + 32)
 
 
-@pytest.mark.parametrize("barrier", [0, 1], ids=["before a chunk is filled", "after it is filled"])
-def test_no_barrier_can_go(barrier: int) -> None:
-    def without(*, name: str, source: str, **rest: Any) -> Any:
-        parts = source.split("__syncthreads();")
+def defects_with(barriers: list[str]) -> set[Defect]:
+    def changed(*, name: str, source: str, **rest: Any) -> Any:
         if "outputs" in name:
-            assert len(parts) == 3
-            kept = ["__syncthreads();"] * 2
-            kept[barrier] = ""
-            source = parts[0] + kept[0] + parts[1] + kept[1] + parts[2]
+            before, between, behind = source.split("__syncthreads();")
+            source = before + barriers[0] + between + barriers[1] + behind
         return in_metal_words(name=name, source=source, **rest)
 
-    case = CASES["two groups of columns, bfloat16"]
-    arguments = case.arguments()
+    arguments = CASES["two groups of columns, bfloat16"].arguments()
     with running(RunOptions(static_checks=False, raise_on_findings=False)) as reports:
-        cuda_recurrence(without).outputs(
-            *(arguments[name] for name in ("q", "k", "v", "g", "beta", "state")), Tree(case.parents)
+        cuda_recurrence(changed).outputs(
+            *(arguments[name] for name in ("q", "k", "v", "g", "beta", "state")),
+            Tree(CASES["two groups of columns, bfloat16"].parents),
         )
-    assert Defect.RACE in reports[0].defects
+    return reports[0].defects
+
+
+@pytest.mark.parametrize("instead", ["", "simdgroup_barrier(mem_flags::mem_threadgroup);"], ids=["gone", "of a warp"])
+@pytest.mark.parametrize("barrier", [0, 1], ids=["before a chunk is filled", "after it is filled"])
+def test_no_barrier_can_be_weaker_or_go(barrier: int, instead: str) -> None:
+    barriers = ["__syncthreads();"] * 2
+    barriers[barrier] = instead
+    assert Defect.RACE in defects_with(barriers)
+
+
+def test_with_both_barriers_nothing_is_amiss() -> None:
+    assert defects_with(["__syncthreads();"] * 2) == set()

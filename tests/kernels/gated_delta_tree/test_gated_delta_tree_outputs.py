@@ -78,16 +78,32 @@ def test_order_and_alignment_change_nothing(options: RunOptions) -> None:
     assert mx.array_equal(first, again)
 
 
-@pytest.mark.parametrize("barrier", [0, 1], ids=["before a chunk is filled", "after it is filled"])
-def test_no_barrier_can_go(barrier: int) -> None:
-    def without(*, name: str, source: str, **rest: Any) -> Any:
+BARRIER = "threadgroup_barrier(mem_flags::mem_threadgroup);"
+INSTEAD = {
+    "nothing": "",
+    "a simdgroup's barrier": "simdgroup_barrier(mem_flags::mem_threadgroup);",
+    "no memory ordered": "threadgroup_barrier(mem_flags::mem_none);",
+}
+
+
+def defects_with(barriers: list[str]) -> set[Defect]:
+    def changed(*, name: str, source: str, **rest: Any) -> Any:
         if name == "gated_delta_tree_outputs":
-            parts = source.split("threadgroup_barrier(mem_flags::mem_threadgroup);")
-            assert len(parts) == 3
-            kept = ["threadgroup_barrier(mem_flags::mem_threadgroup);"] * 2
-            kept[barrier] = ""
-            source = parts[0] + kept[0] + parts[1] + kept[1] + parts[2]
+            before, between, behind = source.split(BARRIER)
+            source = before + barriers[0] + between + barriers[1] + behind
         return metal_kernel(name=name, source=source, **rest)
 
-    _, report = run(CASES["two groups of columns, bfloat16"], RunOptions(raise_on_findings=False), without)
-    assert Defect.RACE in report.defects
+    options = RunOptions(raise_on_findings=False, static_checks=False)
+    return run(CASES["two groups of columns, bfloat16"], options, changed)[1].defects
+
+
+@pytest.mark.parametrize("instead", INSTEAD.values(), ids=INSTEAD)
+@pytest.mark.parametrize("barrier", [0, 1], ids=["before a chunk is filled", "after it is filled"])
+def test_no_barrier_can_be_weaker_or_go(barrier: int, instead: str) -> None:
+    barriers = [BARRIER, BARRIER]
+    barriers[barrier] = instead
+    assert Defect.RACE in defects_with(barriers)
+
+
+def test_with_both_barriers_nothing_is_amiss() -> None:
+    assert defects_with([BARRIER, BARRIER]) == set()

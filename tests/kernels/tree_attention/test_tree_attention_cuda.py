@@ -53,6 +53,7 @@ CASES = [
     Case(3, 1, 32, 20, 96, mx.bfloat16, window=5, keep=1),
     Case(2, 1, 5, 140, 128, sinks=True),
     Case(3, 1, 5, 62, 256, mx.bfloat16, window=30),
+    Case(9, 3, 2, 4099, 64, mx.float16, window=3000, keep=2, sinks=True),
 ]
 
 
@@ -63,15 +64,27 @@ def test_every_node_gets_what_float64_gives(case: Case) -> None:
     assert reports[0].traffic["keys"].most_reads == -(-case.heads // case.groups * case.nodes // 64)
 
 
-@pytest.mark.parametrize("number", range(4))
-def test_every_barrier_is_missed_when_it_is_gone(number: int) -> None:
-    def without(**options: Any) -> Any:
+def defects_with(number: int, barrier: str) -> set[Defect]:
+    """With `barrier` in place of one of the four, by its place in the text."""
+
+    def changed(**options: Any) -> Any:
         pieces = options["source"].split("__syncthreads();")
         if options["name"].startswith("tree_attention_whole"):
             assert len(pieces) == 5
-            pieces[number : number + 2] = [pieces[number] + pieces[number + 1]]
+            pieces[number : number + 2] = [pieces[number] + barrier + pieces[number + 1]]
         return factory(**{**options, "source": "__syncthreads();".join(pieces)})
 
     with running(RunOptions(raise_on_findings=False, static_checks=False)) as reports:
-        Case(3, 1, 4, 60, 64).run(cuda(without))
-    assert reports[0].defects & {Defect.RACE, Defect.UNINITIALISED_READ}
+        Case(3, 1, 4, 60, 64).run(cuda(changed))
+    (report,) = reports
+    return report.defects
+
+
+@pytest.mark.parametrize("barrier", ["", "simdgroup_barrier(mem_flags::mem_threadgroup);"], ids=["gone", "of a warp"])
+@pytest.mark.parametrize("number", range(4))
+def test_every_barrier_is_missed_when_it_is_weaker_or_gone(number: int, barrier: str) -> None:
+    assert defects_with(number, barrier) & {Defect.RACE, Defect.UNINITIALISED_READ}
+
+
+def test_with_all_barriers_nothing_is_amiss() -> None:
+    assert defects_with(0, "__syncthreads();") == set()
