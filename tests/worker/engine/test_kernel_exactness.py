@@ -35,7 +35,7 @@ def assert_exact(engine_for: EngineFor, name: str, kernels: CountingKernels, cas
     result, stats = engine.generate(case.request)
     assert result.token_ids == expected
     assert stats.accepted_tokens > case.tokens // 5
-    assert set(kernels.calls) == used_by(name, case)
+    assert set(kernels.calls) - {"advance"} == used_by(name, case)  # that is for passes over one token
 
 
 @pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "sampled"])

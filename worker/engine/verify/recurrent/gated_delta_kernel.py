@@ -1,4 +1,7 @@
-"""A call of the gated delta rule by kernels: one launch for the outputs of all nodes, one for the state they leave."""
+"""A call of the gated delta rule by kernels: a launch for the outputs of a tree, another for the state after a path.
+
+A token of plain decoding takes a single launch for both.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,10 @@ class GatedDeltaCall:
         """The state [1, Hv, Dv, Dk] after the nodes of `path`."""
         accepted = mx.array(list(path), dtype=mx.int32)
         return self.run.commit(self.k, self.v, self.g, self.beta, self.state, accepted)
+
+    def advanced(self) -> tuple[mx.array, mx.array]:
+        """Outputs and state of a chain."""
+        return self.run.advance(self.q, self.k, self.v, self.g, self.beta, self.state)
 
 
 def kernel_call(

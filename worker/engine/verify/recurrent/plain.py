@@ -1,6 +1,6 @@
 """Plain decoding: the state updates of a pass over one token, by kernels where they take fewer launches.
 
-Without Metal mlx-lm makes a token's update from some fifteen small operations, in every layer; kernels take two.
+Without Metal mlx-lm makes a token's update from some fifteen small operations, in every layer; a kernel takes one.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ import mlx.core as mx
 from worker.engine.kernel_set import STOCK, KernelSet
 from worker.engine.verify.recurrent.hooks import Convolve, listening
 from worker.engine.verify.recurrent.rule import Arguments, Rule
-
-ROOT = (-1,)
-"""A tree of one node, by its parents."""
 
 
 @contextmanager
@@ -40,4 +37,4 @@ class _OneToken:
 
     def update(self, rule: Rule, arguments: Arguments) -> tuple[mx.array, mx.array]:
         call = rule.kernel(arguments, self._kernels, is_chain=True)
-        return (call.outputs(ROOT), call.after([0])) if call else rule.update(**arguments)
+        return call.advanced() if call else rule.update(**arguments)

@@ -25,6 +25,9 @@ class KernelCall(Protocol):
     def after(self, path: Sequence[int]) -> mx.array:
         """The state after the nodes of `path`."""
 
+    def advanced(self) -> tuple[mx.array, mx.array]:
+        """What the update returns, of rows that follow one another."""
+
 
 @dataclass(frozen=True)
 class Rule:
