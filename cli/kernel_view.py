@@ -34,8 +34,8 @@ def show_kernels(data_dir: Path) -> bool:
     """
     if find_spec("mlx") is None:
         raise ModelError("MLX is not installed here, so there are no kernels to check; add the [worker] extra")
-    from worker.engine.kernel_set import verdicts_folder
-    from worker.kernel_check import check_kernels, has_kernels, known_cases
+    from worker.engine.kernel_set import has_kernels, verdicts_folder
+    from worker.kernel_check import check_kernels, known_cases
 
     if not has_kernels():
         typer.echo("MLX has neither Metal nor CUDA here: no kernel runs, its own operations are used", err=True)

@@ -18,13 +18,17 @@ from typing import Any, Generic, TypeVar
 import mlx.core as mx
 
 from kernels import verdicts
-from kernels.child import Child, ChildError, InconclusiveError
+from kernels.child import Child, ChildError, InconclusiveError, in_words
 
 Configuration = TypeVar("Configuration", bound=Hashable)
 Run = TypeVar("Run")
 
 SECONDS = 120.0
 """That a probe may take: many times what compiling its kernels takes."""
+
+
+MAKING_FAILED = (RuntimeError, ValueError, OSError)
+"""What MLX raises of a text that it cannot make a kernel of, and Python where the text is not there."""
 
 
 class UnavailableError(Exception):
@@ -79,14 +83,18 @@ def choose(
     refused: dict[str, str] = {}
     failed: tuple[str, ...] = ()
     for name, make in kernel.variants.items():
+        complaint: str | None
         try:
             run = make(configuration)
         except UnavailableError as error:
             refused[name] = str(error)
             continue
-        complaint = remembered(kernel, name, configuration, folder, child)
-        if complaint is None:
-            return Choice(name, run, refused, failed)
+        except MAKING_FAILED as error:
+            complaint = in_words(error)
+        else:
+            complaint = remembered(kernel, name, configuration, folder, child)
+            if complaint is None:
+                return Choice(name, run, refused, failed)
         refused[name] = complaint
         failed += (name,)
     return Choice("reference", kernel.reference, refused, failed)

@@ -18,9 +18,9 @@ from typing import Any, Literal
 import mlx.core as mx
 
 from kernels import gated_delta_tree, qmm, sample, tree_attention, verdicts
-from kernels.child import Child, ChildError, InconclusiveError, NoAnswerError
+from kernels.child import Child, ChildError, InconclusiveError, NoAnswerError, in_words
 from kernels.gated_delta_tree.problem import KEY_WIDTHS, ROW_TYPES
-from kernels.probing import Kernel, UnavailableError, checked, keep
+from kernels.probing import MAKING_FAILED, Kernel, UnavailableError, checked, keep
 from worker import kernel_problems
 from worker.kernel_problems import Operation
 
@@ -67,11 +67,6 @@ class KernelCheck:
     configuration: str
     used: str
     variants: list[VariantCheck]
-
-
-def has_kernels() -> bool:
-    """Whether MLX computes on a GPU that kernels are written for."""
-    return mx.default_device() == mx.gpu and (mx.metal.is_available() or mx.cuda.is_available())
 
 
 def known_cases() -> list[Case]:
@@ -127,6 +122,8 @@ def _checked(
         kernel.variants[variant](configuration)
     except UnavailableError as error:
         return VariantCheck(variant, "absent", str(error))
+    except MAKING_FAILED as error:
+        return VariantCheck(variant, "failed", in_words(error))
     if (kernel.name, variant) in hung:
         return VariantCheck(variant, "failed", f"not tried, after it hung with {hung[kernel.name, variant]}")
     try:

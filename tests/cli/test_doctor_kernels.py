@@ -13,6 +13,7 @@ from cli import kernel_view
 from cli.kernel_view import rows, show_kernels
 from cli.main import app
 from worker import kernel_check
+from worker.engine import kernel_set
 from worker.kernel_check import KernelCheck, Timing, VariantCheck
 
 TENSOR = VariantCheck("tensor", "absent", "needs an M5")
@@ -21,7 +22,7 @@ WRONG = VariantCheck("simdgroup", "failed", "off by 2")
 CUDA = VariantCheck("cuda", "absent", "no CUDA")
 
 
-@pytest.mark.skipif(kernel_check.has_kernels(), reason="states what a machine without a GPU says")
+@pytest.mark.skipif(kernel_set.has_kernels(), reason="states what a machine without a GPU says")
 def test_without_a_gpu_doctor_says_so(mill: Mill) -> None:
     done = mill.run("doctor", "--kernels")
     assert done.returncode == 0
@@ -66,7 +67,7 @@ def test_doctor_fails_when_a_variant_does_that_ought_to_run(
         yield KernelCheck("double", "of three", "simdgroup" if runs else "reference", variants)
 
     monkeypatch.setattr(kernel_check, "check_kernels", check_kernels)
-    monkeypatch.setattr(kernel_check, "has_kernels", lambda: True)
+    monkeypatch.setattr(kernel_set, "has_kernels", lambda: True)
     monkeypatch.setattr(kernel_view, "piped", lambda: False)
     assert show_kernels(Path("data")) is runs
     assert folders == [Path("data/kernels")]

@@ -61,6 +61,10 @@ def absent(_: Configuration) -> Double:
     raise UnavailableError("needs an M5")
 
 
+def unmakeable(_: Configuration) -> Double:
+    raise ValueError("no such\ninput")
+
+
 def unmakeable_elsewhere(configuration: Configuration) -> Double:
     if os.getppid() == int(configuration.log.stem):
         raise UnavailableError("only the parent has a GPU")
@@ -80,6 +84,7 @@ KERNEL: Kernel[Configuration, Double] = Kernel(
     home=__name__,
     variants={
         "absent": absent,
+        "unmakeable": unmakeable,
         "raising": lambda _: raising,
         "aborting": lambda _: aborting,
         "leaving": lambda _: leaving,

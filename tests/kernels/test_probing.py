@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
 from doubling import KERNEL, Configuration, Double, right
 
+from kernels import gated_delta_tree, qmm, sample, tree_attention
 from kernels.child import Child
-from kernels.probing import Choice, Kernel, choose, chosen, probe, remembered
+from kernels.probing import Choice, Kernel, checked, choose, chosen, probe, remembered
 
 SECONDS = 60.0
 
@@ -39,13 +41,14 @@ def test_the_first_that_passes_is_taken_and_the_ones_before_it_are_explained(con
         right,
         {
             "absent": "needs an M5",
+            "unmakeable": "ValueError: no such input",
             "raising": "RuntimeError: no pipeline for 5",
             "aborting": "SIGABRT ended its process: the GPU fell over 5",
             "leaving": "its process ended with status 5",
             "unmakeable elsewhere": "only the parent has a GPU",
             "wrong": "5 doubled is 7",
         },
-        ("raising", "aborting", "leaving", "unmakeable elsewhere", "wrong"),
+        ("unmakeable", "raising", "aborting", "leaving", "unmakeable elsewhere", "wrong"),
     )
     raised, aborted, left, *others = processes(configuration)
     # A process that a variant failed in is asked nothing more.
@@ -147,3 +150,18 @@ def test_without_a_process_nothing_is_remembered(
     assert complaint is not None
     assert complaint.startswith("there is no process to call it in: FileNotFoundError")
     assert not folder.exists()
+
+
+@pytest.mark.skipif(mx.default_device() == mx.gpu, reason="states what a machine without a GPU says")
+def test_a_child_finds_every_kernel_by_its_home() -> None:
+    types = (mx.bfloat16, mx.bfloat16, mx.float32, mx.bfloat16, mx.bfloat16)
+    configurations: list[tuple[Kernel[Any, Any], Any]] = [
+        (qmm.KERNEL, qmm.Configuration(mx.bfloat16, 64, 4)),
+        (tree_attention.KERNEL, tree_attention.Configuration(mx.float16, 128)),
+        (gated_delta_tree.KERNEL, gated_delta_tree.Configuration(128, 128, False, types)),
+        (sample.KERNEL, mx.float32),
+    ]
+    with Child(SECONDS) as child:
+        for kernel, configuration in configurations:
+            for variant in kernel.variants:
+                assert "Metal" in child.call(checked, kernel.home, variant, configuration) or variant == "cuda"

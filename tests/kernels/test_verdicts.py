@@ -8,7 +8,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from kernels.verdicts import Key, Verdict, read, texts_digest, verdict_key, write
+from kernels.verdicts import Key, Verdict, forget, read, texts_digest, verdict_key, write
 
 
 @pytest.fixture
@@ -58,3 +58,13 @@ def test_another_mlx_system_or_gpu_is_another_key(home: str, monkeypatch: pytest
     keys.append(key(home))
     assert keys[-1]["gpu"] == "Apple M9 (applegpu_g21s)"
     assert len({tuple(one.values()) for one in keys}) == 4
+
+
+def test_what_is_forgotten_is_found_out_again(home: str, tmp_path: Path) -> None:
+    folder = tmp_path / "kernels"
+    forget(folder)
+    write(folder, key(home), Verdict(None))
+    (folder / "note.txt").write_text("not a verdict")
+    forget(folder)
+    assert read(folder, key(home)) is None
+    assert [path.name for path in folder.iterdir()] == ["note.txt"]

@@ -51,6 +51,10 @@ def absent(_: Configuration) -> Double:
     raise UnavailableError("needs an M5")
 
 
+def unmakeable(_: Configuration) -> Double:
+    raise FileNotFoundError("no text")
+
+
 def check(run: Double, configuration: Configuration) -> str | None:
     got = run(mx.array([1.0, 3.0]))
     return None if mx.array_equal(got, mx.array([2.0, 6.0])) else f"doubled to {got.tolist()} with {configuration}"
@@ -76,6 +80,7 @@ KERNEL: Kernel[Configuration, Double] = Kernel(
     home=__name__,
     variants={
         "absent": absent,
+        "unmakeable": unmakeable,
         "wrong": lambda _: wrong,
         "wrong when large": lambda _: wrong_when_large,
         "raising when large": lambda _: raising_when_large,

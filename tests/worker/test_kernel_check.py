@@ -14,7 +14,8 @@ from kernels import gated_delta_tree, qmm, sample, tree_attention
 from kernels.child import Child
 from kernels.probing import choose, remembered
 from worker import kernel_problems
-from worker.kernel_check import Case, KernelCheck, VariantCheck, check_kernels, has_kernels, known_cases
+from worker.engine.kernel_set import has_kernels
+from worker.kernel_check import Case, KernelCheck, VariantCheck, check_kernels, known_cases
 
 SECONDS = 60.0
 
@@ -36,6 +37,7 @@ def test_every_variant_is_tried_and_the_first_that_passes_is_used() -> None:
     large = "at the size of a verification pass it is off by 0.25 of the largest value"
     assert [(variant.name, variant.state, variant.reason) for variant in check.variants] == [
         ("absent", "absent", "needs an M5"),
+        ("unmakeable", "failed", "FileNotFoundError: no text"),
         ("wrong", "failed", "doubled to [3.0, 5.0] with of ones"),
         ("wrong when large", "failed", large),
         ("raising when large", "failed", "RuntimeError: no memory"),

@@ -135,6 +135,11 @@ class MachineKernels(KernelSet):
             self._notify(f"{failure} (cidermill doctor --kernels tries it again)")
 
 
+def has_kernels() -> bool:
+    """Whether MLX computes on a GPU that kernels are written for."""
+    return mx.default_device() == mx.gpu and (mx.metal.is_available() or mx.cuda.is_available())
+
+
 def verdicts_folder(data_dir: Path) -> Path:
     """Where a data directory keeps what came of trying each variant."""
     return data_dir / "kernels"
@@ -144,8 +149,7 @@ def machine_kernels(
     folder: Path | None = None, notify: Callable[[str], None] = lambda _: None, fuses_siblings: bool = True
 ) -> KernelSet:
     """The set of this machine, for one model; STOCK where MLX computes on a CPU. Arguments: of `MachineKernels`."""
-    has_kernels = mx.metal.is_available() or mx.cuda.is_available()
-    return MachineKernels(folder, notify, fuses_siblings) if has_kernels and mx.default_device() == mx.gpu else STOCK
+    return MachineKernels(folder, notify, fuses_siblings) if has_kernels() else STOCK
 
 
 def texts_digest(names: list[str]) -> str:
