@@ -117,6 +117,7 @@ def _words(draw: Draw, top: int) -> list[int]:
     return words + [0] * (PARAMETERS - len(words))
 
 
+@functools.lru_cache(maxsize=64)  # the rows of a pass ask for the same ones
 def _bits(value: float) -> int:
     bits: npt.NDArray[np.uint32] = np.array([value], dtype=np.float32).view(np.uint32)
     return int(bits[0])
