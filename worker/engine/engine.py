@@ -24,7 +24,7 @@ from worker.engine.drafters.mixture import members_of
 from worker.engine.drafters.protocol import Drafter, NoDrafter
 from worker.engine.generation import Generation, OnTokens
 from worker.engine.interruption import Interruption
-from worker.engine.kernel_set import machine_kernels, verdicts_folder
+from worker.engine.kernel_set import STOCK, machine_kernels, verdicts_folder
 from worker.engine.learned import Learned
 from worker.engine.loading import Target, load_target
 from worker.engine.logprobs import LogprobRecord
@@ -35,7 +35,7 @@ from worker.engine.notes import notes_of
 from worker.engine.profile import PassTimer, Profile, Profiles, pair_key
 from worker.engine.prompt import PromptError, prompt_tokens
 from worker.engine.recipe import resolve, sampling_of, with_profile
-from worker.engine.rehearsal import with_kernels
+from worker.engine.rehearsal import with_kernels, without_harm
 from worker.engine.sampling import NoTokenLeft, Sampling
 from worker.engine.selection import PLAIN, Adopt, Selected, Selection
 from worker.engine.session import PrefixTree, Session
@@ -95,6 +95,8 @@ class Engine:
         """selected: the drafter that is in use already; None = to be selected. Raises ModelError."""
         self.target, self.options, self._notify = target, options, notify
         self.profile = profile
+        if target.products is not None:
+            target.products.let(profile.rows)
         self.verifier = Verifier(target.model, profile.verification, profile.reuses_prefixes, target.kernels)
         budget = Budget(profile.curve, options.fixed_nodes, options.max_tree_nodes)
         speculates = self.verifier.mode != "plain" and budget.max_nodes > 1
@@ -132,7 +134,9 @@ class Engine:
         if options.kernels == "auto":
             target = with_kernels(target, machine_kernels(verdicts_folder(options.data_dir), notify))
         profiles = _profiles(target, options, notify)
-        return cls(target, profiles.measure() if fresh else profiles.find(), options, notify)
+        profile = profiles.measure() if fresh else profiles.find()
+        target, profile = without_harm(target, profile, lambda stock: _profiles(stock, options, notify).find(), notify)
+        return cls(target, profile, options, notify)
 
     def with_options(self, options: EngineOptions) -> Engine:
         """An engine over the same loaded models; the session is its own.
@@ -175,8 +179,14 @@ class Engine:
             chip=chip(),
             drafter=self.drafter.name,
             verification=self.verifier.mode,
-            kernels=self.target.kernels.name,
+            kernels=self._kernels,
         )
+
+    @property
+    def _kernels(self) -> str:
+        """The name of the kernels, but for a product that was measured to gain nothing."""
+        used = [name for name in self.target.kernels.name.split() if self.profile.rows or not name.startswith("qmm:")]
+        return " ".join(used) or STOCK.name
 
     @property
     def drafter_key(self) -> str:

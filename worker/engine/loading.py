@@ -19,6 +19,7 @@ from worker.engine.drafters.metadata import refuse_helper
 from worker.engine.gguf import CONVERSION, convert
 from worker.engine.hub import downloaded
 from worker.engine.kernel_set import STOCK, KernelSet
+from worker.engine.linears import Installed
 from worker.engine.memory import MemoryLimit, ModelMemory
 from worker.engine.model_recipe import model_recipe
 from worker.engine.models import DEMO_MODEL, ModelSpec
@@ -32,8 +33,8 @@ class Target:
 
     directory: of its files. context: tokens of its window. recipe: the sampling values that the model's own files
     state, with their sources.
-    identity: changes whenever the weights may have changed; part of the cost curve's key. kernels: what the model in
-    memory computes with, see `with_kernels`.
+    identity: changes whenever the weights may have changed; part of the cost curve's key. kernels,
+    products: what the model in memory computes with, see `with_kernels`.
     """
 
     spec: ModelSpec
@@ -46,6 +47,7 @@ class Target:
     recipe: dict[str, ResolvedValue]
     identity: str
     kernels: KernelSet = STOCK
+    products: Installed | None = None
 
 
 def load_target(

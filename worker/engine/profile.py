@@ -16,6 +16,7 @@ from worker.engine.budget import CostCurve
 from worker.engine.cost_measurement import measure_cost_curve
 from worker.engine.loading import Target
 from worker.engine.machine import chip, power_mode
+from worker.engine.product_gain import ALL_ROWS, rows_that_gain
 from worker.engine.sampling import log_softmax
 from worker.engine.tree import TokenTree
 from worker.engine.verdicts import verdict_key
@@ -28,11 +29,20 @@ PREFIX_TOKENS = 64
 
 @dataclass(frozen=True)
 class Profile:
-    """verification, reuses_prefixes: how this model is verified here. curve: milliseconds of a pass over n nodes."""
+    """verification, reuses_prefixes: how this model is verified here. curve: milliseconds of a pass over n nodes.
+
+    first_rows, last_rows: the numbers of rows whose products are left to a kernel, where there is one.
+    """
 
     verification: Mode
     curve: CostCurve
     reuses_prefixes: bool = True
+    first_rows: int = ALL_ROWS.start
+    last_rows: int = ALL_ROWS.stop - 1
+
+    @property
+    def rows(self) -> range:
+        return range(self.first_rows, self.last_rows + 1)
 
 
 class Profiles:
@@ -68,7 +78,13 @@ class Profiles:
             record = stored.read(self._path)
             if record is None or record["verification"] not in get_args(Mode):
                 return None
-            return Profile(record["verification"], CostCurve.of(record["curve"]), bool(record["reuses_prefixes"]))
+            return Profile(
+                verification=record["verification"],
+                curve=CostCurve.of(record["curve"]),
+                reuses_prefixes=bool(record["reuses_prefixes"]),
+                first_rows=int(record["first_rows"]),
+                last_rows=int(record["last_rows"]),
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -104,13 +120,27 @@ def measure_profile(target: Target, max_nodes: int, notify: Callable[[str], None
         without = "" if verdict.reuses_prefixes else ", and reuses no prefixes"
         notify(f"{target.spec} is verified in {verdict.mode} mode{without}: {verdict}")
     verifier = Verifier(target.model, verdict.mode, kernels=target.kernels)
+    rows = _rows(target, verifier, max_nodes)
     curve = _curve(target, verifier, max_nodes, notify)
-    return Profile(verdict.mode, curve, verdict.reuses_prefixes)
+    return Profile(verdict.mode, curve, verdict.reuses_prefixes, rows.start, rows.stop - 1)
+
+
+def _rows(target: Target, verifier: Verifier, max_nodes: int) -> range:
+    """The numbers of rows for which the kernel's products gain; it multiplies those from then on."""
+    products = target.products
+    if products is None or not products.products:
+        return ALL_ROWS
+    rows = rows_that_gain(PassTimer(verifier, target.vocabulary), products.let, _nodes(verifier, max_nodes))
+    products.let(rows)
+    return rows
+
+
+def _nodes(verifier: Verifier, max_nodes: int) -> int:
+    return 1 if verifier.mode == "plain" else max_nodes
 
 
 def _curve(target: Target, verifier: Verifier, max_nodes: int, notify: Callable[[str], None]) -> CostCurve:
-    nodes = 1 if verifier.mode == "plain" else max_nodes
-    measured = measure_cost_curve(PassTimer(verifier, target.vocabulary), nodes)
+    measured = measure_cost_curve(PassTimer(verifier, target.vocabulary), _nodes(verifier, max_nodes))
     if not measured.is_steady:
         change = max(measured.drift, measured.moved)
         notify(

@@ -5,6 +5,7 @@ All that is measured or learned is kept by their names, so these have to be know
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,16 +14,34 @@ import mlx.core as mx
 from worker.engine.kernel_set import STOCK, KernelSet
 from worker.engine.linears import install_kernels
 from worker.engine.loading import Target
+from worker.engine.profile import Profile
 from worker.engine.tree import TokenTree
 from worker.engine.verify.verifier import Mode, Verifier
 
 
 def with_kernels(target: Target, kernels: KernelSet) -> Target:
     """`target` with its model, which is changed in place, computing with `kernels`."""
-    install_kernels(target.model, kernels)
+    installed = install_kernels(target.model, kernels)
     if kernels is not STOCK:
         _rehearse(target.model, kernels)
-    return replace(target, kernels=kernels)
+    return replace(target, kernels=kernels, products=installed)
+
+
+def without_harm(
+    target: Target, profile: Profile, find: Callable[[Target], Profile], notify: Callable[[str], None]
+) -> tuple[Target, Profile]:
+    """`target` and its profile, or both without kernels where the self-check refuses trees with them alone.
+
+    find: the profile of a target.
+    """
+    if target.kernels is STOCK or profile.verification == "tree":
+        return target, profile
+    kernels, stock = target.kernels, with_kernels(target, STOCK)
+    without = find(stock)
+    if without.verification != "tree":
+        return with_kernels(stock, kernels), profile
+    notify(f"{target.spec} computes without kernels ({kernels.name}): with them its trees are not right")
+    return stock, without
 
 
 def _rehearse(model: Any, kernels: KernelSet) -> None:
@@ -35,6 +54,7 @@ def _rehearse(model: Any, kernels: KernelSet) -> None:
         tree = TokenTree(0)
         if mode == "tree":
             tree.add(0, 1, 1.0)
+            tree.add(0, 2, 1.0)  # not a chain, which MLX may do well by itself
         logits = verifier.forward(tree, cache)
         kernels.sampler(logits.dtype)
         mx.eval(logits)

@@ -14,11 +14,16 @@ from kernel_sets import EmulatedKernels, ReferenceKernels
 from bench.families import tiny_model
 from kernels.probing import Choice
 from kernels.qmm.reference import reference
+from kernels.tree_attention.problem import TreeAttention
 from worker.engine import kernel_set
+from worker.engine import profile as profile_module
+from worker.engine.budget import CostCurve
 from worker.engine.engine import Engine, EngineOptions
 from worker.engine.kernel_set import STOCK, MachineKernels, machine_kernels
-from worker.engine.profile import pair_key, profile_key
-from worker.engine.rehearsal import with_kernels
+from worker.engine.linears.products import KernelLinear
+from worker.engine.loading import Target
+from worker.engine.profile import Profile, Profiles, measure_profile, pair_key, profile_key
+from worker.engine.rehearsal import with_kernels, without_harm
 from worker.engine.verdicts import verdict_key
 
 # Widths that the kernels have.
@@ -117,3 +122,65 @@ def test_an_engine_over_the_same_model_has_the_same_kernels(engine_for: EngineFo
     assert engine.with_options(replace(engine.options, max_tree_nodes=4)).verifier.kernels is engine.target.kernels
     with pytest.raises(ValueError, match="load the model again"):
         engine.with_options(EngineOptions(tmp_path, kernels="off"))
+
+
+class Unsighted(ReferenceKernels):
+    """Its attention sees nothing of the tree."""
+
+    name = "unsighted"
+
+    def attention(self, dtype: mx.Dtype, head_size: int) -> TreeAttention | None:
+        return lambda queries, *_, **__: mx.zeros_like(queries)
+
+
+def test_kernels_that_spoil_trees_are_not_used(engine_for: EngineFor, tmp_path: Path) -> None:
+    plain = engine_for(quantized("llama")).target
+    told: list[str] = []
+
+    def find(target: Target) -> Profile:
+        return Profiles(tmp_path / "profiles", target, 2, told.append).find()
+
+    target = with_kernels(plain, Unsighted())
+    profile = find(target)
+    assert profile.verification == "chain"
+    target, profile = without_harm(target, profile, find, told.append)
+    assert (target.kernels, profile.verification) == (STOCK, "tree")
+    assert told[-1] == "tiny computes without kernels (unsighted): with them its trees are not right"
+    assert not any(isinstance(module, KernelLinear) for module in target.model.modules())
+
+    target = with_kernels(plain, ReferenceKernels())
+    profile = find(target)
+    assert profile.verification == "tree"
+    assert without_harm(target, profile, find, told.append) == (target, profile)
+
+
+def test_a_model_without_trees_keeps_its_kernels(engine_for: EngineFor) -> None:
+    chain = Profile("chain", CostCurve((1,), (1.0,)))
+    kernels = ReferenceKernels()
+    target = with_kernels(engine_for(quantized("llama")).target, kernels)
+    target, profile = without_harm(target, chain, lambda _: chain, pytest.fail)
+    assert (target.kernels, profile) == (kernels, chain)
+    assert any(isinstance(module, KernelLinear) for module in target.model.modules())
+
+
+def test_only_rows_that_were_measured_to_gain_go_to_the_kernel(
+    engine_for: EngineFor, machine: MachineKernels, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    target = with_kernels(engine_for(quantized("llama")).target, machine)
+    assert target.products is not None
+    asked: list[range] = []
+    for product in target.products.products:
+        monkeypatch.setattr(type(product), "let", lambda _, rows: asked.append(rows))
+
+    found: dict[str, range] = {"rows": range(2, 16)}
+    monkeypatch.setattr(profile_module, "rows_that_gain", lambda *_: found["rows"])
+    profile = measure_profile(target, 2)
+    assert profile.rows == range(2, 16)
+    assert set(asked) == {range(2, 16)}
+
+    engine = Engine(target, profile, EngineOptions(tmp_path))
+    assert engine.description.kernels == "qmm:tensor sample:metal"
+    found["rows"] = range(0)
+    engine = Engine(target, measure_profile(target, 2), EngineOptions(tmp_path))
+    assert asked[-1] == range(0)
+    assert engine.description.kernels == "sample:metal"

@@ -81,7 +81,7 @@ def test_another_machine_version_or_power_mode_has_a_profile_of_its_own(
 
 
 CURVE = {"nodes": [1, 2, 4], "milliseconds": [10.0, 11.0, 15.0]}
-GOOD = {"verification": "chain", "reuses_prefixes": False, "curve": CURVE}
+GOOD = {"verification": "chain", "reuses_prefixes": False, "curve": CURVE, "first_rows": 1, "last_rows": 32}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
@@ -32,6 +32,12 @@ class Installed:
 
     alone: list[str]
     together: list[list[str]]
+    products: list[KernelProduct] = field(repr=False)
+
+    def let(self, rows: range) -> None:
+        """Leave x of these numbers of rows to the kernel from now on, others to MLX; at first 1 to MOST_ROWS."""
+        for product in self.products:
+            product.let(rows)
 
 
 def install_kernels(model: Any, kernels: KernelSet) -> Installed:
@@ -55,14 +61,15 @@ def install_kernels(model: Any, kernels: KernelSet) -> Installed:
         together = [group for group in siblings(model, linears) if installation.join([linears[path] for path in group])]
     alone = [path for path, module in modules.values() if installation.exchange(module)]
     mx.clear_cache()
-    return Installed(alone, together)
+    return Installed(alone, together, installation.products)
 
 
 class _Installation:
-    """kernels: each of its products is tried once for matrices of one shape."""
+    """kernels: each of its products is tried once for matrices of one shape. products: all that modules have now."""
 
     def __init__(self, kernels: KernelSet) -> None:
         self._kernels = kernels
+        self.products: list[KernelProduct] = []
         self._tried: dict[tuple[Kind, int], bool] = {}
 
     def has_kernel(self, module: Any) -> bool:
@@ -101,7 +108,10 @@ class _Installation:
         shape = (packed.kind, packed.columns)
         if shape not in self._tried:
             self._tried[shape] = _agrees(run, packed)
-        return KernelProduct(run, packed) if self._tried[shape] else None
+        if not self._tried[shape]:
+            return None
+        self.products.append(KernelProduct(run, packed))
+        return self.products[-1]
 
     def _run(self, kind: Kind) -> Product | None:
         return self._kernels.product(kind.dtype, kind.group_size, kind.bits)

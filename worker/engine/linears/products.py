@@ -15,18 +15,22 @@ from worker.engine.linears.packed import Packed
 class KernelProduct:
     """x @ w.T for one matrix. What stays the same is looked up here, once: a pass of a large model has 500 of these."""
 
-    __slots__ = ("_columns", "_depth", "_dtype", "_largest", "_operands", "_run", "weight")
+    __slots__ = ("_columns", "_depth", "_dtype", "_largest", "_operands", "_run", "_smallest", "weight")
 
     def __init__(self, run: Product, packed: Packed) -> None:
         kind = packed.kind
         self._run, self._operands = run, (*packed.arrays, kind.group_size, kind.bits)
         self.weight = packed.w
         self._depth, self._columns, self._dtype = kind.depth, packed.columns, kind.dtype
-        self._largest = MOST_ROWS * kind.depth
+        self.let(range(1, MOST_ROWS + 1))
 
     def takes(self, x: mx.array) -> bool:
         """Whether x, [..., K], is one for the kernel."""
-        return 0 < x.size <= self._largest and x.dtype == self._dtype
+        return self._smallest <= x.size <= self._largest and x.dtype == self._dtype
+
+    def let(self, rows: range) -> None:
+        """Take x of so many rows from now on."""
+        self._smallest, self._largest = rows.start * self._depth, (rows.stop - 1) * self._depth
 
     def __call__(self, x: mx.array) -> mx.array:
         """[..., N] for an x that it takes."""

@@ -76,6 +76,18 @@ def test_up_to_32_rows_go_to_the_kernel_and_siblings_are_one_product() -> None:
     assert kernels.shapes == []
 
 
+def test_only_the_rows_that_it_is_left_go_to_the_kernel() -> None:
+    model = quantized("llama")
+    kernels = CountedProducts()
+    installed = install_kernels(model, kernels)
+    for rows, expected in ((range(2, 16), {2, 15}), (range(0), set()), (range(1, 33), {1, 2, 15, 16})):
+        installed.let(rows)
+        kernels.shapes.clear()
+        for tokens in (1, 2, 15, 16):
+            logits(model, tokens)
+        assert {rows for rows, _ in kernels.shapes} == expected
+
+
 def test_without_fusing_each_linear_has_its_own_product() -> None:
     model = quantized("llama")
     kernels = CountedProducts(fuses_siblings=False)
