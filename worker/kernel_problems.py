@@ -17,6 +17,7 @@ from kernels import gated_delta_tree, qmm, sample, tree_attention
 from kernels.gated_delta_tree import probe
 from kernels.gated_delta_tree.problem import Recurrence
 from kernels.qmm import variants
+from kernels.qmm.problems import packed
 from kernels.qmm.reference import Product
 from kernels.sample.one_threadgroup_per_row import Sample
 from kernels.tree_attention import choice
@@ -33,9 +34,9 @@ VOCABULARY = 151_936
 
 @dataclass(frozen=True)
 class Operation(Generic[Run]):
-    """calls: of a variant, each an array, or the arrays of one call after another; nothing is evaluated.
+    """count: of calls. calls: the arrays that those of a variant give, not evaluated yet. exact: what they should give.
 
-    exact: what the calls give, computed by the reference in float32. count: of calls. tolerance: of the largest value.
+    tolerance: of the largest value of an array.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Operation(Generic[Run]):
             wide = expected.astype(mx.float32)
             error = (mx.abs(got.astype(mx.float32) - wide).max() / mx.abs(wide).max()).item()
             if not error <= self.tolerance:  # type: ignore[operator]
-                return f"at the size of a verification pass it is off by {error:.2g} of the largest value"
+                return f"{self.name} at the size of a verification pass: off by {error:.2g} of the largest value"
         return None
 
 
@@ -62,7 +63,7 @@ def products(
     one = columns * (depth * bits // 8 + 2 * dtype.size * (depth // group_size))
     count = max(2, total_bytes // one)
     x = mx.random.normal((ROWS, depth), key=mx.random.key(0)).astype(dtype)
-    weights = [_weights(seed, configuration, depth, columns) for seed in range(count)]
+    weights = [packed(columns, depth, *configuration, seed) for seed in range(count)]
     mx.eval(x, weights)
 
     def calls(run: Product) -> list[mx.array]:
@@ -74,17 +75,6 @@ def products(
 def _wide_product(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> mx.array:
     wide_x, wide_scales, wide_biases = (array.astype(mx.float32) for array in (x, scales, biases))
     return qmm.reference(wide_x, w, wide_scales, wide_biases, group_size, bits)
-
-
-def _weights(
-    seed: int, configuration: qmm.Configuration, depth: int, columns: int
-) -> tuple[mx.array, mx.array, mx.array]:
-    """Packed ones as `mx.quantize` gives them, spread about zero."""
-    dtype, group_size, bits = configuration
-    keys = mx.random.split(mx.random.key(seed), 3)
-    scales = mx.random.uniform(0.001, 0.01, (columns, depth // group_size), key=keys[0]).astype(dtype)
-    low, high = (mx.random.randint(0, 2**16, (columns, depth * bits // 32), mx.uint32, key=key) for key in keys[1:])
-    return high << 16 | low, scales, (-(2**bits - 1) / 2 * scales).astype(dtype)
 
 
 def attentions(
@@ -129,7 +119,7 @@ def _wide_attention(
 def recurrences(
     configuration: gated_delta_tree.Configuration, key_heads: int = 16, heads: int = 32, layers: int = LAYERS
 ) -> list[Operation[Recurrence]]:
-    """The outputs of a tree of ROWS nodes, and the states after the path to the last one."""
+    """The outputs of a tree of ROWS nodes, the states after the path to the last one, and both after one token."""
     key_width, value_width, by_channel, types = configuration
     shapes = [
         (1, ROWS, key_heads, key_width),
@@ -153,10 +143,15 @@ def recurrences(
     def commits(run: Recurrence) -> list[mx.array]:
         return [run.commit(k, v, g, beta, state, path) for state in states]
 
+    def advances(run: Recurrence) -> list[mx.array]:
+        first = [run.advance(q[:, :1], k[:, :1], v[:, :1], g[:, :1], beta[:, :1], state) for state in states]
+        return [array for y_and_after in first for array in y_and_after]
+
     reference = gated_delta_tree.reference()
     return [
         Operation("outputs", layers, outputs, partial(outputs, reference), probe.TOLERANCES[q.dtype]),
         Operation("commit", layers, commits, partial(commits, reference), probe.TOLERANCES[mx.float32]),
+        Operation("advance", layers, advances, partial(advances, reference), probe.TOLERANCES[q.dtype]),
     ]
 
 

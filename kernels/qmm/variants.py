@@ -10,14 +10,13 @@ import mlx.core as mx
 
 from kernels.probing import Kernel, UnavailableError
 from kernels.qmm import cuda, metal
+from kernels.qmm.problems import packed, quantised
 from kernels.qmm.reference import Product, reference
 
 TOLERANCE = 0.02  # of the largest value; the reference does not round weights, a wrong layout is off by about 1
-PROBED_COLUMNS = 40
-PROBED_ROWS = (1, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 32)  # each number of row blocks, least, ragged and whole
-PROBED_GROUPS = 5
-DEEP_ROWS = (8, 16, 32)  # each tiling of the CUDA kernel,
-DEPTH = 4096  # with a K that it cuts into as many slices as most products
+FEW_COLUMNS, MANY_COLUMNS = 40, 16384
+DEPTH = 4096
+GROUPS = 5
 
 
 class Configuration(NamedTuple):
@@ -28,20 +27,42 @@ class Configuration(NamedTuple):
     bits: int
 
 
+class Shape(NamedTuple):
+    """rows: of x. depth: K. columns: N."""
+
+    rows: int
+    depth: int
+    columns: int
+
+
+def probed(group_size: int, on_gpu: bool) -> list[Shape]:
+    """Each number of row blocks, least, ragged and whole; then a larger K, and on a GPU a larger N.
+
+    By both the CUDA kernel is planned: whether blocks divide K, and go over it in phases.
+    """
+    rows = (1, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 32)
+    whole = (8, 16, 32)
+    return [
+        *(Shape(count, GROUPS * group_size, FEW_COLUMNS) for count in rows),
+        *(Shape(count, DEPTH, FEW_COLUMNS) for count in whole),
+        *(Shape(count, DEPTH, MANY_COLUMNS) for count in whole if on_gpu),
+    ]
+
+
 def complaint(run: Product, configuration: Configuration) -> str | None:
     """What is wrong with the products of `run` when rows and columns are not whole tiles; None if nothing is."""
     dtype, group_size, bits = configuration
-    shallow = [(rows, PROBED_GROUPS * group_size) for rows in PROBED_ROWS]
-    for rows, depth in shallow + [(rows, DEPTH) for rows in DEEP_ROWS]:
+    for shape in probed(group_size, mx.default_device() == mx.gpu):
+        rows, depth, columns = shape
         x = mx.random.normal((rows, depth), key=mx.random.key(rows)).astype(dtype)
-        weight = mx.random.normal((PROBED_COLUMNS, depth), key=mx.random.key(0)).astype(dtype)
-        w, scales, biases = mx.quantize(weight, group_size=group_size, bits=bits)
+        weights = quantised if columns == FEW_COLUMNS else packed
+        w, scales, biases = weights(columns, depth, dtype, group_size, bits)
         wide_x, wide_scales, wide_biases = (array.astype(mx.float32) for array in (x, scales, biases))
         expected = reference(wide_x, w, wide_scales, wide_biases, group_size, bits)  # a narrow type may be summed in
         got = run(x, w, scales, biases, group_size, bits).astype(mx.float32)
         error = mx.abs(got - expected).max() / mx.abs(expected).max()
         if not (error <= TOLERANCE).item():
-            return f"a product with {rows} rows of {depth} is off by {error.item():.2g} of its largest value"
+            return f"a product of {shape} is off by {error.item():.2g} of its largest value"
     return None
 
 

@@ -168,11 +168,20 @@ def test_scales_of_another_type_than_x_take_the_stock_path() -> None:
     assert shapes == [(2, 64)]
 
 
-def test_the_probe_reaches_every_tiling_of_the_cuda_kernel_with_four_slices_of_k() -> None:
+@pytest.mark.parametrize("bits", qmm.BITS)
+@pytest.mark.parametrize("group_size", qmm.GROUP_SIZES)
+def test_the_probe_reaches_every_kind_of_plan_of_the_cuda_kernel(group_size: int, bits: int) -> None:
+    plans = [cuda.plan(*shape, group_size, bits) for shape in variants.probed(group_size, on_gpu=True)]
+    for rows in (8, 16, 32):
+        kinds = {(plan.split > 1, plan.phases > 1) for plan in plans if plan.rows == rows}
+        assert kinds >= {(False, False), (True, False)}
+        assert any(phases for _, phases in kinds)
+
+
+def test_without_a_gpu_the_probe_is_small_and_a_right_product_passes() -> None:
     shapes = list[tuple[int, ...]]()
     assert variants.complaint(counted(shapes), CONFIGURATION) is None
-    plans = [cuda.plan(rows, depth, variants.PROBED_COLUMNS, 64, 4) for rows, depth in shapes]
-    assert {(plan.rows, plan.split) for plan in plans} == {(rows, split) for rows in (8, 16, 32) for split in (2, 4)}
+    assert shapes == [(rows, depth) for rows, depth, _ in variants.probed(64, on_gpu=mx.default_device() == mx.gpu)]
 
 
 @pytest.mark.parametrize(
