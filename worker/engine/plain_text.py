@@ -7,6 +7,7 @@ there on the texts differ for good. In float32 they are the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal
@@ -47,7 +48,12 @@ class PlainText:
 
 
 def plain_text(target: Target, prompt: Sequence[int], max_tokens: int) -> PlainText:
-    """Decode with mlx-lm's `generate_step`, one token a pass, until an end token or `max_tokens`."""
+    """Decode with mlx-lm's `generate_step`, one token a pass, until an end token or `max_tokens`; without kernels."""
+    with target.products.suspended() if target.products else nullcontext():
+        return _plain_text(target, prompt, max_tokens)
+
+
+def _plain_text(target: Target, prompt: Sequence[int], max_tokens: int) -> PlainText:
     tokens, margins = list[int](), list[float]()
     for token, logprobs in generate_step(mx.array(list(prompt)), target.model, max_tokens=max_tokens):
         best = mx.topk(logprobs.astype(mx.float32), 2)

@@ -10,8 +10,8 @@ from statistics import median
 
 from kernels.qmm import MOST_ROWS
 from worker.engine.cost_measurement import TimePass
+from worker.engine.linears import ALL_ROWS, NO_ROWS
 
-ALL_ROWS, NO_ROWS = range(1, MOST_ROWS + 1), range(0)
 NODES = (1, 2, 4, 8, 16, 32)
 NOISE = 0.02
 

@@ -14,9 +14,10 @@ import mlx.core as mx
 from worker.engine import stored
 from worker.engine.budget import CostCurve
 from worker.engine.cost_measurement import measure_cost_curve
+from worker.engine.linears import ALL_ROWS
 from worker.engine.loading import Target
 from worker.engine.machine import chip, power_mode
-from worker.engine.product_gain import ALL_ROWS, rows_that_gain
+from worker.engine.product_gain import rows_that_gain
 from worker.engine.sampling import log_softmax
 from worker.engine.tree import TokenTree
 from worker.engine.verdicts import verdict_key

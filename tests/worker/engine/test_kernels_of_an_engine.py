@@ -10,6 +10,7 @@ import pytest
 from engine_maker import EngineFor
 from family_exactness import Case, engine_under_trees
 from kernel_sets import EmulatedKernels, ReferenceKernels
+from plain_decoding import plain_tokens
 
 from bench.families import tiny_model
 from kernels.probing import Choice
@@ -22,6 +23,7 @@ from worker.engine.engine import Engine, EngineOptions
 from worker.engine.kernel_set import STOCK, MachineKernels, machine_kernels
 from worker.engine.linears.products import KernelLinear
 from worker.engine.loading import Target
+from worker.engine.plain_text import plain_text
 from worker.engine.profile import Profile, Profiles, measure_profile, pair_key, profile_key
 from worker.engine.rehearsal import with_kernels, without_harm
 from worker.engine.verdicts import verdict_key
@@ -184,3 +186,17 @@ def test_only_rows_that_were_measured_to_gain_go_to_the_kernel(
     engine = Engine(target, measure_profile(target, 2), EngineOptions(tmp_path))
     assert asked[-1] == range(0)
     assert engine.description.kernels == "sample:metal"
+
+
+def test_the_reference_text_is_decoded_without_kernels(engine_for: EngineFor) -> None:
+    kernels = ReferenceKernels()
+    target = with_kernels(engine_for(quantized("llama")).target, kernels)
+    assert target.products is not None
+    target.products.let(range(1, 8))
+    kernels.calls.clear()
+    expected = plain_tokens(quantized("llama"), [5, 9, 20], 4, end_tokens=[0])
+    assert plain_text(target, [5, 9, 20], 4).tokens == expected
+    assert kernels.calls["product"] == 0
+    plain_tokens(target.model, [5, 9, 20], 1)
+    assert kernels.calls["product"] > 0
+    assert target.products.rows == range(1, 8)

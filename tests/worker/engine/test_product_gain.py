@@ -2,7 +2,8 @@
 
 import pytest
 
-from worker.engine.product_gain import ALL_ROWS, NO_ROWS, rows_that_gain
+from worker.engine.linears import ALL_ROWS, NO_ROWS
+from worker.engine.product_gain import rows_that_gain
 
 
 class Machine:

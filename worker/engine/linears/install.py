@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,8 @@ from kernels.qmm.reference import Product, reference
 from worker.engine.kernel_set import KernelSet
 from worker.engine.linears.packed import Kind, Packed, stacked
 from worker.engine.linears.products import (
+    ALL_ROWS,
+    NO_ROWS,
     KernelEmbedding,
     KernelLinear,
     KernelProduct,
@@ -26,18 +29,33 @@ TRIED_ROWS = (8, 16, 24, MOST_ROWS)  # kernels are planned by the number of rows
 TOLERANCE = 0.02  # of the largest value, as in `kernels.qmm.variants`
 
 
-@dataclass(frozen=True)
+@dataclass
 class Installed:
-    """Paths of what a kernel multiplies. alone: each by itself. together: siblings, one product for each group."""
+    """Paths of what a kernel multiplies. alone: each by itself. together: siblings, one product for each group.
+
+    rows: for which numbers of rows it does, see `let`.
+    """
 
     alone: list[str]
     together: list[list[str]]
     products: list[KernelProduct] = field(repr=False)
+    rows: range = ALL_ROWS
 
     def let(self, rows: range) -> None:
-        """Leave x of these numbers of rows to the kernel from now on, others to MLX; at first 1 to MOST_ROWS."""
+        """Leave x of these numbers of rows to the kernel from now on, others to MLX."""
+        self.rows = rows
         for product in self.products:
             product.let(rows)
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Leave all to MLX for a while."""
+        rows = self.rows
+        self.let(NO_ROWS)
+        try:
+            yield
+        finally:
+            self.let(rows)
 
 
 def install_kernels(model: Any, kernels: KernelSet) -> Installed:

@@ -11,6 +11,8 @@ from kernels.qmm import MOST_ROWS
 from kernels.qmm.reference import Product
 from worker.engine.linears.packed import Packed
 
+ALL_ROWS, NO_ROWS = range(1, MOST_ROWS + 1), range(0)
+
 
 class KernelProduct:
     """x @ w.T for one matrix. What stays the same is looked up here, once: a pass of a large model has 500 of these."""
@@ -22,7 +24,7 @@ class KernelProduct:
         self._run, self._operands = run, (*packed.arrays, kind.group_size, kind.bits)
         self.weight = packed.w
         self._depth, self._columns, self._dtype = kind.depth, packed.columns, kind.dtype
-        self.let(range(1, MOST_ROWS + 1))
+        self.let(ALL_ROWS)
 
     def takes(self, x: mx.array) -> bool:
         """Whether x, [..., K], is one for the kernel."""
