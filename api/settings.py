@@ -81,7 +81,7 @@ class Settings(BaseSettings):
         "unset: a quarter of what the weights leave",
     )
     kernels: Literal["auto", "off"] = Field(
-        "auto", description="auto: what this machine's own kernels compute faster than MLX; off: MLX's operations alone"
+        "auto", description="auto: the kernels that run on a machine and gain there; off: MLX's own operations alone"
     )
     batch_memory: bool = Field(True, description="whether earlier answers of a batch help to guess later ones")
     lease_seconds: float = Field(45, ge=2, description="silence after which a worker's request goes to another worker")

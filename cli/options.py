@@ -45,7 +45,11 @@ Drafter = Annotated[
 ]
 Kernels = Annotated[
     Literal["auto", "off"] | None,
-    typer.Option("--kernels", help="auto, or off for MLX's own operations alone.", show_default=False),
+    typer.Option(
+        "--kernels",
+        help="auto: those that run on this machine and gain there; off: MLX's own operations alone.",
+        show_default=False,
+    ),
 ]
 BatchId = Annotated[str, typer.Argument(metavar="BATCH", help="Batch id, the start of one, or 'latest'.")]
 

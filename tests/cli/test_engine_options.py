@@ -5,19 +5,23 @@ from typing import Any
 
 import pytest
 
+from api.errors import InputError
 from cli.commands.fleet import load_engine
+from cli.coordinator import Coordinator
 from cli.options import Workspace
 from worker.engine.engine import Engine, EngineOptions
 
 
-def options_of(monkeypatch: pytest.MonkeyPatch, data_dir: Path, **settings: str) -> EngineOptions:
-    """The options that a worker with these settings in its environment gives to its engine."""
+def options_of(
+    monkeypatch: pytest.MonkeyPatch, data_dir: Path, flags: dict[str, Any] | None = None, **settings: str
+) -> EngineOptions:
+    """The options that a worker with these settings in its environment, and these flags, gives to its engine."""
     loaded: list[Any] = []
     monkeypatch.setattr(Engine, "load", lambda *arguments, **_: loaded.append(arguments))
     monkeypatch.setenv("CIDERMILL_CONFIG", str(data_dir / "none.toml"))
     for name, value in settings.items():
         monkeypatch.setenv(f"CIDERMILL_{name.upper()}", value)
-    load_engine(Workspace(data_dir=data_dir))
+    load_engine(Workspace(data_dir=data_dir, **(flags or {})))
     ((_, options, _),) = loaded
     assert isinstance(options, EngineOptions)
     return options
@@ -42,3 +46,16 @@ def test_the_other_settings_go_by_their_names(monkeypatch: pytest.MonkeyPatch, t
     options = options_of(monkeypatch, tmp_path, **{name: str(value) for name, value in named.items()})
     assert {name: getattr(options, name) for name in named} == named
     assert options.data_dir == tmp_path
+
+
+def test_kernels_are_a_flag_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert options_of(monkeypatch, tmp_path).kernels == "auto"
+    assert options_of(monkeypatch, tmp_path, {"kernels": "off"}).kernels == "off"
+    with pytest.raises(InputError, match="setting kernels"):
+        options_of(monkeypatch, tmp_path, kernels="fast")
+
+
+def test_run_hands_its_kernels_on_to_the_worker(tmp_path: Path) -> None:
+    coordinator = Coordinator.__new__(Coordinator)
+    coordinator._workspace, coordinator.server = Workspace(data_dir=tmp_path, kernels="off"), None
+    assert coordinator._worker_settings()["CIDERMILL_KERNELS"] == "off"
