@@ -15,7 +15,7 @@ COLUMNS_PER_THREADGROUP = 32
 THREADS_PER_THREADGROUP = 128
 HEADERS: dict[Name, tuple[str, ...]] = {
     "tensor": ("tensor_header.metal", "dequantise_header.metal"),
-    "simdgroup": ("dequantise_header.metal",),
+    "simdgroup": ("simdgroup_header.metal",),
 }
 
 
@@ -23,7 +23,7 @@ def product(name: Name, factory: Callable[..., Any]) -> Product:
     """The variant as a function of 1 to 32 rows of x.
 
     factory: `mx.fast.metal_kernel`, or what takes its place. w needs 8 words or more (MLX hands smaller inputs over in
-    another address space) at an address that is a multiple of 16.
+    another address space). w and x begin at multiples of 16 bytes.
     """
     kernel = factory(
         name=f"qmm_{name}",
@@ -38,7 +38,7 @@ def product(name: Name, factory: Callable[..., Any]) -> Product:
         threadgroups = -(-columns // COLUMNS_PER_THREADGROUP)
         out: list[mx.array] = kernel(
             inputs=[x, w, scales, biases],
-            template=[("T", x.dtype), ("BITS", bits), ("GROUP", group_size), *_template_of_rows(name, rows)],
+            template=[("T", x.dtype), ("BITS", bits), ("GROUP", group_size), _template_of_rows(name, rows)],
             grid=(threadgroups * THREADS_PER_THREADGROUP, 1, 1),
             threadgroup=(THREADS_PER_THREADGROUP, 1, 1),
             output_shapes=[(rows, columns)],
@@ -49,11 +49,9 @@ def product(name: Name, factory: Callable[..., Any]) -> Product:
     return run
 
 
-def _template_of_rows(name: Name, rows: int) -> list[tuple[str, int | bool]]:
-    """The template values that depend on the number of rows: 2 kernels for all numbers, or 8."""
-    if name == "tensor":
-        return [("ROWS", 16 if rows <= 16 else 32)]
-    return [("BLOCKS", -(-rows // 8)), ("RAGGED", rows % 8 != 0)]
+def _template_of_rows(name: Name, rows: int) -> tuple[str, int]:
+    """The template value that depends on the number of rows: 2 kernels for all numbers, or 4."""
+    return ("ROWS", 16 if rows <= 16 else 32) if name == "tensor" else ("BLOCKS", -(-rows // 8))
 
 
 def _text(file: str) -> str:
