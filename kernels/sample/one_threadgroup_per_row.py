@@ -19,13 +19,8 @@ OUTPUTS = ("tokens", "logprobs", "needs_host", "top_tokens", "top_logprobs")
 Sample = Callable[[mx.array, Sequence[Draw], int], Drawn]
 
 
-def one_threadgroup_per_row(
-    factory: Callable[..., Any], body: str, header: str, threads: int = THREADS, blocks: int = 1
-) -> Sample:
-    """threads: of a threadgroup, a multiple of 32 that divides 2048; results do not depend on it.
-
-    blocks: where a row has a cluster of CUDA thread blocks, their number.
-    """
+def one_threadgroup_per_row(factory: Callable[..., Any], body: str, header: str, threads: int = THREADS) -> Sample:
+    """threads: of a threadgroup, a multiple of 32 that divides 2048; results do not depend on it."""
     kernel = factory(
         name=named("sample", header, body),
         input_names=list(INPUTS),
@@ -40,7 +35,7 @@ def one_threadgroup_per_row(
         tokens, logprobs, needs_host, top_tokens, top_logprobs = kernel(
             inputs=[logits, normalisers(logits), parameters(draws, top), scales()],
             template=[("T", logits.dtype), ("THREADS", threads)],
-            grid=(rows * blocks * threads, 1, 1),
+            grid=(rows * threads, 1, 1),
             threadgroup=(threads, 1, 1),
             output_shapes=[(rows,), (rows,), (rows,), (rows, width), (rows, width)],
             output_dtypes=[mx.int32, mx.float32, mx.uint32, mx.int32, mx.float32],
