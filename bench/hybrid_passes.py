@@ -25,9 +25,9 @@ from mlx_lm.models import qwen3_5
 from mlx_lm.models.cache import ArraysCache
 
 from bench import pass_profile
-from bench.passes import ChainPasses, Rewind, TreePasses, cache_bytes, logits_of, timed
+from bench.passes import ChainPasses, Rewind, TreePasses, UntriedKernels, cache_bytes, logits_of, timed
 from bench.report import save, table
-from worker.engine.kernel_set import KernelSet, machine_kernels
+from worker.engine.kernel_set import KernelSet
 from worker.engine.linears import install_kernels
 from worker.engine.tree import TokenTree
 from worker.engine.verify.selfcheck import TOLERANCE_16_BIT, random_tree
@@ -266,7 +266,7 @@ def main() -> None:
     shape = {**SHAPE, **(SMALL if options.small else {})}
     model = random_model(shape)
     weights = mx.get_active_memory()
-    kernels = machine_kernels(notify=print, fuses_siblings=not options.unfused)
+    kernels = UntriedKernels(fuses_siblings=not options.unfused)
     faster = twin(model, shape)
     installed = install_kernels(faster, kernels)
     print(

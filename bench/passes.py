@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 from mlx_lm.models.cache import ArraysCache, make_prompt_cache
 
+from kernels import gated_delta_tree, sample, tree_attention
+from kernels.gated_delta_tree.problem import Recurrence
+from kernels.probing import Kernel, UnavailableError
+from kernels.qmm import variants
+from kernels.qmm.reference import Product
+from kernels.sample.one_threadgroup_per_row import Sample
+from kernels.tree_attention import choice
+from kernels.tree_attention.problem import TreeAttention
+from worker.engine.kernel_set import STOCK, KernelSet
 from worker.engine.tree import TokenTree
 from worker.engine.verify.copies import mapped
 from worker.engine.verify.verifier import Cache, Verifier, evaluate
+
+Run = TypeVar("Run")
 
 
 @dataclass(frozen=True)
@@ -124,3 +135,48 @@ def cache_bytes(cache: Cache) -> int:
     arrays: list[mx.array] = []
     mapped(list(cache), arrays.append)
     return sum(array.nbytes for array in arrays)
+
+
+class UntriedKernels(KernelSet):
+    """The first variant of each kernel that this machine can make, without trying it in a child process first.
+
+    For benchmarks that compare results themselves, where trying costs more than what is measured.
+    """
+
+    def __init__(self, fuses_siblings: bool = True) -> None:
+        self.fuses_siblings = fuses_siblings
+        self._made: dict[tuple[str, Hashable], Any] = {}
+        self._names: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        return " ".join(sorted(self._names)) or STOCK.name
+
+    def product(self, dtype: mx.Dtype, group_size: int, bits: int) -> Product | None:
+        return self._run(variants.KERNEL, variants.Configuration(dtype, group_size, bits))
+
+    def attention(self, dtype: mx.Dtype, head_size: int) -> TreeAttention | None:
+        return self._run(tree_attention.KERNEL, choice.Configuration(dtype, head_size))
+
+    def recurrence(self, configuration: gated_delta_tree.Configuration) -> Recurrence | None:
+        return self._run(gated_delta_tree.KERNEL, configuration)
+
+    def sampler(self, dtype: mx.Dtype) -> Sample | None:
+        return self._run(sample.KERNEL, dtype)
+
+    def _run(self, kernel: Kernel[Any, Run], configuration: Hashable) -> Run | None:
+        key = (kernel.name, configuration)
+        if key not in self._made:
+            self._made[key] = self._make(kernel, configuration)
+        made: Run | None = self._made[key]
+        return made
+
+    def _make(self, kernel: Kernel[Any, Run], configuration: Hashable) -> Run | None:
+        for name, make in kernel.variants.items():
+            try:
+                run = make(configuration)
+            except UnavailableError:
+                continue
+            self._names.add(f"{kernel.name}:{name}")
+            return run
+        return None

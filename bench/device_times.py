@@ -1,0 +1,124 @@
+"""What the GPU itself does in a pass over Qwen3.8-27B's shape: launches and device time by kernel, from CUPTI.
+
+Needs torch beside MLX, whose profiler sees every launch of the process. For each number of nodes: a pass of mlx-lm over
+a chain, and a tree pass with the kernels of this machine; the sums beside the pass's own time say whether the device
+or the host is what a pass waits for. `--products` traces quantised products by themselves instead, ours and MLX's, in
+several plans.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+
+from bench import hybrid_passes, qmm
+from bench.passes import UntriedKernels, timed
+from bench.report import save, table
+from kernels.qmm.cuda import plans, product
+from kernels.qmm.reference import Product, reference
+from worker.engine.linears import install_kernels
+
+HEADINGS = ["pass", "nodes", "kernel", "launches", "device us", "us each"]
+PRODUCT_HEADINGS = ["K x N", "rows", "product", "launches", "device us", "wall us"]
+CALLS = 20
+
+
+def traced(work: Callable[[], Any]) -> tuple[dict[str, tuple[int, float]], float]:
+    """Launches and microseconds of the device by kernel, and the milliseconds that `work` took."""
+    from torch.profiler import ProfilerActivity, profile  # type: ignore[import-not-found, unused-ignore]
+
+    work()
+    begun = time.perf_counter()
+    work()
+    spent = (time.perf_counter() - begun) * 1000
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        work()
+    found: dict[str, tuple[int, float]] = {}
+    for event in recorded.events():
+        if "CUDA" not in str(event.device_type):
+            continue
+        name = shortened(event.name)
+        launches, us = found.get(name, (0, 0.0))
+        found[name] = (launches + 1, us + event.device_time)
+    return found, spent
+
+
+def shortened(name: str) -> str:
+    """A kernel's name without its namespaces, arguments and digits of a digest."""
+    name = re.sub(r"^void |mlx::core::cu::|mlx::core::|\(.*$", "", name)
+    name = re.sub(r"(custom_kernel_\w+?)_[0-9a-f]{12}.*", r"\1", name)
+    return name[:70]
+
+
+def pass_rows(name: str, nodes: int, work: Callable[[], Any], most: int) -> list[list[Any]]:
+    found, spent = traced(work)
+    launches, us = (sum(values) for values in zip(*found.values(), strict=True))
+    rows: list[list[Any]] = [[name, nodes, f"all; the pass took {spent * 1000:.0f} us", launches, us, us / launches]]
+    for kernel, (count, each) in sorted(found.items(), key=lambda item: -item[1][1])[:most]:
+        rows.append([name, nodes, kernel, count, each, each / count])
+    return rows
+
+
+def product_rows(depth: int, columns: int, rows: int, most: int) -> list[list[Any]]:
+    over = qmm.weights(depth, columns, 64, 4, mx.bfloat16, CALLS)
+    x = mx.random.normal((rows, depth)).astype(mx.bfloat16)
+    calls: dict[str, Any] = {"MLX": reference}
+    for expected, how in sorted(plans(rows, depth, columns, 64, 4), key=lambda one: one[0])[:most]:
+        words = f"{how.warps} warps, split {how.split}, phases {how.phases}, expected {expected:.1f} us"
+        calls[words] = product(mx.fast.cuda_kernel, partial(_always, how))
+    lines = []
+    for words, run in calls.items():
+        found, spent = traced(partial(_all, run, x, over))
+        launches, us = (sum(values) for values in zip(*found.values(), strict=True))
+        shape = f"{depth} x {columns}"
+        lines.append([shape, rows, words, launches / CALLS, us / CALLS, spent * 1000 / CALLS])
+        print(lines[-1], flush=True)
+    return lines
+
+
+def _all(run: Product, x: mx.array, over: list[qmm.Weights]) -> None:
+    mx.eval([run(x, *one, 64, 4) for one in over])
+
+
+def _always(how: Any, *_: int) -> Any:
+    return how
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--context", type=int, default=64)
+    parser.add_argument("--most", type=int, default=14, help="kernels, or plans, to list")
+    parser.add_argument("--products", action="store_true", help="trace quantised products by themselves")
+    parser.add_argument("--save-as", help="name of the result in bench/results")
+    args = parser.parse_args()
+    headings, rows = HEADINGS, []
+    if args.products:
+        headings = PRODUCT_HEADINGS
+        for depth, columns in qmm.SHAPES[:2]:
+            for nodes in args.nodes:
+                rows += product_rows(depth, columns, nodes, args.most)
+    else:
+        shape = hybrid_passes.SHAPE
+        model, kernels = hybrid_passes.random_model(shape), UntriedKernels()
+        faster = hybrid_passes.twin(model, shape)
+        install_kernels(faster, kernels)
+        measurement = hybrid_passes.Measurement(model, faster, kernels, shape, args.context)
+        for nodes in args.nodes:
+            tree = measurement.random_tree(nodes)
+            for name, passes in (("mlx-lm chain", measurement.chain), ("tree with kernels", measurement.kernels)):
+                rows += pass_rows(name, nodes, partial(timed, passes, tree, None), args.most)
+                print(table(headings, rows[-args.most - 1 :]), flush=True)
+    print(table(headings, rows))
+    if args.save_as:
+        save(args.save_as, {"headings": headings, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
