@@ -2,6 +2,7 @@
     using namespace cidermill_sample;
     const float INFINITE = __int_as_float(0x7F800000);
     constexpr uint BINS = 2048u, NEVER = 0xFFFFFFFFu, SIMDGROUPS = uint(THREADS) / 32u;
+    constexpr uint QUADS = 4u;  // that a thread reads at once
     __shared__ uint counts[2048];
     __shared__ uint lacks[2048];
     __shared__ ulong group_masses[SIMDGROUPS];
@@ -28,12 +29,13 @@
     // The best log-probability and the lowest id that has it.
     float best = -INFINITE;
     uint best_id = NEVER, numbers = 1u;
-    for (uint quad = tid; quad * 4 < vocabulary; quad += uint(THREADS)) {
-        float values[4];
-        four_logprobs<T>(row, quad, vocabulary, normaliser, values);
-        for (uint j = 0; j < 4; ++j) {
-            const uint id = quad * 4 + j;
-            const float value = values[j];
+    for (uint quad = tid; quad * 4 < vocabulary; quad += QUADS * uint(THREADS)) {
+        float values[QUADS * 4];
+        read_quads<T, QUADS, THREADS>(row, quad, vocabulary, normaliser, values);
+#pragma unroll
+        for (uint i = 0; i < QUADS * 4; ++i) {
+            const uint id = (quad + i / 4 * uint(THREADS)) * 4 + i % 4;
+            const float value = values[i];
             if (value != value) numbers = 0u;
             if (value > best) {
                 best = value;
@@ -101,12 +103,13 @@
             }
             __syncthreads();
             if (tid == 0) cut_count = 0u;
-            for (uint quad = tid; quad * 4 < vocabulary; quad += uint(THREADS)) {
-                float values[4];
-                four_logprobs<T>(row, quad, vocabulary, normaliser, values);
-                for (uint j = 0; j < 4; ++j) {
-                    const uint id = quad * 4 + j;
-                    const float value = values[j];
+            for (uint quad = tid; quad * 4 < vocabulary; quad += QUADS * uint(THREADS)) {
+                float values[QUADS * 4];
+                read_quads<T, QUADS, THREADS>(row, quad, vocabulary, normaliser, values);
+#pragma unroll
+                for (uint i = 0; i < QUADS * 4; ++i) {
+                    const uint id = (quad + i / 4 * uint(THREADS)) * 4 + i % 4;
+                    const float value = values[i];
                     if (value == -INFINITE) continue;
                     const uint mine = step_of(best, value), key = ordered(value);
                     uint bin = mine;
@@ -216,28 +219,33 @@
             const float floor = best + __uint_as_float(asked[4]), sharpness = __uint_as_float(asked[5]);
             float first = -INFINITE, second = -INFINITE;
             uint winner = NEVER;
-            for (uint quad = tid; quad * 4 < vocabulary; quad += uint(THREADS)) {
-                uint words[4];
-                bool ready = false;
-                float values[4];
-                four_logprobs<T>(row, quad, vocabulary, normaliser, values);
-                for (uint j = 0; j < 4; ++j) {
-                    const uint id = quad * 4 + j;
-                    const float value = values[j];
-                    if (value == -INFINITE || value < floor || step_of(best, value) > step) continue;
-                    const uint key = ordered(value) >> shift;
-                    if (step_of(best, value) == step && (key < prefix || (key == prefix && (id >> id_shift) > last))) {
-                        continue;
-                    }
-                    if (!ready) philox(quad, asked[8], asked[6], asked[7], words);
-                    ready = true;
-                    const float score = (value - best) * sharpness + gumbel(words[j]);
-                    if (score > first) {
-                        second = first;
-                        first = score;
-                        winner = id;
-                    } else {
-                        second = fmaxf(second, score);
+            for (uint quad = tid; quad * 4 < vocabulary; quad += QUADS * uint(THREADS)) {
+                float values[QUADS * 4];
+                read_quads<T, QUADS, THREADS>(row, quad, vocabulary, normaliser, values);
+                uint alive = 0u;  // a bit for each
+#pragma unroll
+                for (uint i = 0; i < QUADS * 4; ++i) {
+                    const uint id = (quad + i / 4 * uint(THREADS)) * 4 + i % 4;
+                    const bool enough = values[i] >= floor;
+                    if (enough && survives(values[i], id, best, step, prefix, shift, last, id_shift)) alive |= 1u << i;
+                }
+                for (uint i = 0; i < QUADS; ++i) {
+                    const uint four = quad + i * uint(THREADS), of_four = (alive >> (i * 4)) & 15u;
+                    if (of_four == 0u) continue;
+                    uint words[4];
+                    philox(four, asked[8], asked[6], asked[7], words);
+#pragma unroll
+                    for (uint j = 0; j < 4; ++j) {
+                        if (((of_four >> j) & 1u) == 0u) continue;
+                        const uint id = four * 4 + j;
+                        const float score = (logprob<T>(row, id, normaliser) - best) * sharpness + gumbel(words[j]);
+                        if (score > first) {
+                            second = first;
+                            first = score;
+                            winner = id;
+                        } else {
+                            second = fmaxf(second, score);
+                        }
                     }
                 }
             }
@@ -289,20 +297,16 @@
                 needs_host[row_index] = doubtful ? 1u : 0u;
             }
         } else {
-            for (uint quad = tid; quad * 4 < vocabulary; quad += uint(THREADS)) {
-                float values[4];
-                four_logprobs<T>(row, quad, vocabulary, normaliser, values);
-                for (uint j = 0; j < 4; ++j) {
-                    const uint id = quad * 4 + j;
-                    const float value = values[j];
-                    if (value == -INFINITE || step_of(best, value) > step) continue;
-                    const uint key = ordered(value) >> shift;
-                    if (step_of(best, value) == step && (key < prefix || (key == prefix && (id >> id_shift) > last))) {
-                        continue;
-                    }
+            for (uint quad = tid; quad * 4 < vocabulary; quad += QUADS * uint(THREADS)) {
+                float values[QUADS * 4];
+                read_quads<T, QUADS, THREADS>(row, quad, vocabulary, normaliser, values);
+#pragma unroll
+                for (uint i = 0; i < QUADS * 4; ++i) {
+                    const uint id = (quad + i / 4 * uint(THREADS)) * 4 + i % 4;
+                    if (!survives(values[i], id, best, step, prefix, shift, last, id_shift)) continue;
                     const uint place = atomicAdd(&listed, 1u);
                     listed_ids[place] = id;
-                    listed_values[place] = value;
+                    listed_values[place] = values[i];
                 }
             }
             __syncthreads();

@@ -60,8 +60,38 @@ __device__ inline void four_logprobs(const T* row, uint quad, uint vocabulary, f
     }
 }
 
+// As in metal_header.metal, with a quad in one load where the row allows it.
+template <typename T, uint COUNT, int THREADS>
+__device__ inline void read_quads(const T* row, uint quad, uint vocabulary, float normaliser, float* values) {
+    struct alignas(4 * sizeof(T)) Four {
+        T of[4];
+    };
+    const bool aligned = reinterpret_cast<ulong>(row) % sizeof(Four) == 0;
+    if (aligned && (quad + (COUNT - 1u) * uint(THREADS)) * 4 + 3 < vocabulary) {
+        Four read[COUNT];
+#pragma unroll
+        for (uint i = 0; i < COUNT; ++i) {
+            read[i] = *reinterpret_cast<const Four*>(row + (quad + i * uint(THREADS)) * 4);
+        }
+#pragma unroll
+        for (uint i = 0; i < COUNT * 4; ++i) values[i] = float(T(float(read[i / 4].of[i % 4]) - normaliser));
+    } else {
+#pragma unroll
+        for (uint i = 0; i < COUNT; ++i) {
+            four_logprobs<T>(row, quad + i * uint(THREADS), vocabulary, normaliser, values + i * 4);
+        }
+    }
+}
+
 __device__ inline uint step_of(float best, float value) {
     return uint(fminf((best - value) * 64.0f, 2047.0f));
+}
+
+__device__ inline bool survives(
+    float value, uint id, float best, uint step, uint prefix, uint shift, uint last, uint id_shift) {
+    if (value == -__int_as_float(0x7F800000)) return false;
+    const uint mine = step_of(best, value), key = ordered(value) >> shift;
+    return mine < step || (mine == step && (key > prefix || (key == prefix && (id >> id_shift) <= last)));
 }
 
 __device__ inline uint lack_of(float best, float value, uint step) {

@@ -13,8 +13,10 @@
     // less.
     //
     // Reads the row once for the maximum, once a level (up to 6, none without top-p and top-k), once for the scores,
-    // and once more in doubtful cases. About 20 operations and one or two atomics per token and level; per survivor
-    // 40 flops for its noise, and 100 integer operations for each four neighbours.
+    // and once more in doubtful cases; and survivors once more when they are scored. Threads read four quads of tokens
+    // at once, for a row has one threadgroup, and with it few reads under way. About 20 operations and one or two
+    // atomics per token and level; per survivor 40 flops for its noise, and 100 integer operations for each four
+    // neighbours.
     //
     // parameters [N, 16] of bits: 0 greedy, 1 top_k, 2 has top_p, 3 top_p 2^32, 4 log min_p, 5 1 / temperature,
     // 6 and 7 seed, 8 position, 9 how many of the likeliest are listed, at most 32.
@@ -22,6 +24,7 @@
     // Template: T is the type of the logits, THREADS of a threadgroup 256 or 512. The vocabulary is a number, not a
     // template value: one compiled kernel serves all models.
     constexpr uint BINS = 2048u, NEVER = 0xFFFFFFFFu, SIMDGROUPS = uint(THREADS) / 32u;
+    constexpr uint QUADS = 4u;  // that a thread reads at once
     threadgroup atomic_uint counts[2048];
     threadgroup atomic_uint lacks[2048];
     threadgroup ulong group_masses[SIMDGROUPS];
@@ -48,12 +51,13 @@
     // The best log-probability and the lowest id that has it.
     float best = -INFINITY;
     uint best_id = NEVER, numbers = 1u;
-    for (uint quad = tid; quad * 4 < vocabulary; quad += uint(THREADS)) {
-        float values[4];
-        four_logprobs<T>(row, quad, vocabulary, normaliser, values);
-        for (uint j = 0; j < 4; ++j) {
-            const uint id = quad * 4 + j;
-            const float value = values[j];
+    for (uint quad = tid; quad * 4 < vocabulary; quad += QUADS * uint(THREADS)) {
+        float values[QUADS * 4];
+        read_quads<T, QUADS, THREADS>(row, quad, vocabulary, normaliser, values);
+#pragma unroll
+        for (uint i = 0; i < QUADS * 4; ++i) {
+            const uint id = (quad + i / 4 * uint(THREADS)) * 4 + i % 4;
+            const float value = values[i];
             if (isnan(value)) numbers = 0u;
             if (value > best) {
                 best = value;
@@ -121,12 +125,13 @@
             }
             threadgroup_barrier(mem_flags::mem_threadgroup);
             if (tid == 0) cut_count = 0u;
-            for (uint quad = tid; quad * 4 < vocabulary; quad += uint(THREADS)) {
-                float values[4];
-                four_logprobs<T>(row, quad, vocabulary, normaliser, values);
-                for (uint j = 0; j < 4; ++j) {
-                    const uint id = quad * 4 + j;
-                    const float value = values[j];
+            for (uint quad = tid; quad * 4 < vocabulary; quad += QUADS * uint(THREADS)) {
+                float values[QUADS * 4];
+                read_quads<T, QUADS, THREADS>(row, quad, vocabulary, normaliser, values);
+#pragma unroll
+                for (uint i = 0; i < QUADS * 4; ++i) {
+                    const uint id = (quad + i / 4 * uint(THREADS)) * 4 + i % 4;
+                    const float value = values[i];
                     if (value == -INFINITY) continue;
                     const uint mine = step_of(best, value), key = ordered(value);
                     uint bin = mine;
@@ -236,28 +241,33 @@
             const float floor = best + as_type<float>(asked[4]), sharpness = as_type<float>(asked[5]);
             float first = -INFINITY, second = -INFINITY;
             uint winner = NEVER;
-            for (uint quad = tid; quad * 4 < vocabulary; quad += uint(THREADS)) {
-                uint words[4];
-                bool ready = false;
-                float values[4];
-                four_logprobs<T>(row, quad, vocabulary, normaliser, values);
-                for (uint j = 0; j < 4; ++j) {
-                    const uint id = quad * 4 + j;
-                    const float value = values[j];
-                    if (value == -INFINITY || value < floor || step_of(best, value) > step) continue;
-                    const uint key = ordered(value) >> shift;
-                    if (step_of(best, value) == step && (key < prefix || (key == prefix && (id >> id_shift) > last))) {
-                        continue;
-                    }
-                    if (!ready) philox(quad, asked[8], asked[6], asked[7], words);
-                    ready = true;
-                    const float score = (value - best) * sharpness + gumbel(words[j]);
-                    if (score > first) {
-                        second = first;
-                        first = score;
-                        winner = id;
-                    } else {
-                        second = max(second, score);
+            for (uint quad = tid; quad * 4 < vocabulary; quad += QUADS * uint(THREADS)) {
+                float values[QUADS * 4];
+                read_quads<T, QUADS, THREADS>(row, quad, vocabulary, normaliser, values);
+                uint alive = 0u;  // a bit for each
+#pragma unroll
+                for (uint i = 0; i < QUADS * 4; ++i) {
+                    const uint id = (quad + i / 4 * uint(THREADS)) * 4 + i % 4;
+                    const bool enough = values[i] >= floor;
+                    if (enough && survives(values[i], id, best, step, prefix, shift, last, id_shift)) alive |= 1u << i;
+                }
+                for (uint i = 0; i < QUADS; ++i) {
+                    const uint four = quad + i * uint(THREADS), of_four = (alive >> (i * 4)) & 15u;
+                    if (of_four == 0u) continue;
+                    uint words[4];
+                    philox(four, asked[8], asked[6], asked[7], words);
+#pragma unroll
+                    for (uint j = 0; j < 4; ++j) {
+                        if (((of_four >> j) & 1u) == 0u) continue;
+                        const uint id = four * 4 + j;
+                        const float score = (logprob<T>(row, id, normaliser) - best) * sharpness + gumbel(words[j]);
+                        if (score > first) {
+                            second = first;
+                            first = score;
+                            winner = id;
+                        } else {
+                            second = max(second, score);
+                        }
                     }
                 }
             }
@@ -309,20 +319,16 @@
                 needs_host[row_index] = doubtful ? 1u : 0u;
             }
         } else {
-            for (uint quad = tid; quad * 4 < vocabulary; quad += uint(THREADS)) {
-                float values[4];
-                four_logprobs<T>(row, quad, vocabulary, normaliser, values);
-                for (uint j = 0; j < 4; ++j) {
-                    const uint id = quad * 4 + j;
-                    const float value = values[j];
-                    if (value == -INFINITY || step_of(best, value) > step) continue;
-                    const uint key = ordered(value) >> shift;
-                    if (step_of(best, value) == step && (key < prefix || (key == prefix && (id >> id_shift) > last))) {
-                        continue;
-                    }
+            for (uint quad = tid; quad * 4 < vocabulary; quad += QUADS * uint(THREADS)) {
+                float values[QUADS * 4];
+                read_quads<T, QUADS, THREADS>(row, quad, vocabulary, normaliser, values);
+#pragma unroll
+                for (uint i = 0; i < QUADS * 4; ++i) {
+                    const uint id = (quad + i / 4 * uint(THREADS)) * 4 + i % 4;
+                    if (!survives(values[i], id, best, step, prefix, shift, last, id_shift)) continue;
                     const uint place = atomic_fetch_add_explicit(&listed, 1u, memory_order_relaxed);
                     listed_ids[place] = id;
-                    listed_values[place] = value;
+                    listed_values[place] = values[i];
                 }
             }
             threadgroup_barrier(mem_flags::mem_threadgroup);

@@ -60,9 +60,35 @@ inline void four_logprobs(const device T* row, uint quad, uint vocabulary, float
     }
 }
 
+// Those of COUNT quads, THREADS apart: nothing waits for one of them before all are asked for.
+template <typename T, uint COUNT, int THREADS>
+inline void read_quads(const device T* row, uint quad, uint vocabulary, float normaliser, thread float* values) {
+    if ((quad + (COUNT - 1u) * uint(THREADS)) * 4 + 3 < vocabulary) {
+        T read[COUNT * 4];
+#pragma unroll
+        for (uint i = 0; i < COUNT * 4; ++i) read[i] = row[(quad + i / 4 * uint(THREADS)) * 4 + i % 4];
+#pragma unroll
+        for (uint i = 0; i < COUNT * 4; ++i) values[i] = float(T(float(read[i]) - normaliser));
+    } else {
+#pragma unroll
+        for (uint i = 0; i < COUNT; ++i) {
+            four_logprobs<T>(row, quad + i * uint(THREADS), vocabulary, normaliser, values + i * 4);
+        }
+    }
+}
+
 // Steps of 1/64 below the best log-probability; the last of 2048 takes all from there on.
 inline uint step_of(float best, float value) {
     return uint(metal::min((best - value) * 64.0f, 2047.0f));
+}
+
+// Whether a token is above the cut or at it: at most `step` below the best, in that step with bits >> shift from `prefix`,
+// of equal bits up to id `last`, shifted too.
+inline bool survives(
+    float value, uint id, float best, uint step, uint prefix, uint shift, uint last, uint id_shift) {
+    if (value == -INFINITY) return false;
+    const uint mine = step_of(best, value), key = ordered(value) >> shift;
+    return mine < step || (mine == step && (key > prefix || (key == prefix && (id >> id_shift) <= last)));
 }
 
 // (1 - exp(-r)) 2^20 for the remainder 0 <= r < 1/64 within a step: what a token lacks of the weight at the step's top.

@@ -13,7 +13,7 @@ from kernels.sample.choice import complaint
 from kernels.sample.draws import Draw, Drawn
 from kernels.sample.metal import metal_sample
 from kernels.sample.one_threadgroup_per_row import FEWER_THREADS, THREADS, one_threadgroup_per_row
-from kernels.sample.reference import gumbel_noise
+from kernels.sample.reference import gumbel_noise, survivors
 from kernels.sample.source import source
 
 SAMPLE = metal_sample(metal_kernel)
@@ -45,7 +45,7 @@ def assert_engine_agrees(drawn: Drawn, logits: mx.array, draws: list[Draw], top:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("vocabulary", "top"), [(9, 32), (517, 0), (2050, 20)])
+@pytest.mark.parametrize(("vocabulary", "top"), [(9, 32), (517, 0), (8192, 0), (9001, 20)])
 def test_tokens_logprobs_and_the_top_are_the_engines(dtype: mx.Dtype, vocabulary: int, top: int) -> None:
     needed = 0
     for first in (0, 2):
@@ -128,23 +128,30 @@ def test_the_host_decides_where_the_winner_may_be_outside_the_nucleus() -> None:
     assert 4 < needs_host.sum() < 28
 
 
+def values_read(logits: mx.array, asked: Draw, passes: int) -> int:
+    """Of a row drawn in so many passes: each thread looks the winner up, and survivors are read again to be scored."""
+    rows = engine_logprobs(logits)
+    alive = sum(len(survivors(row, asked)) for row in rows)
+    return int(passes * rows.size + len(rows) * THREADS + alive)
+
+
 def test_a_greedy_draw_reads_the_logits_once_and_one_without_filters_twice() -> None:
-    vocabulary = 2050
-    for asked, passes, winner in ((DRAWS[0], 1, 0), (DRAWS[1], 2, THREADS)):
-        _, report = drawn_by(rows_of(2, vocabulary, mx.bfloat16), [asked] * 2)
+    logits = rows_of(2, 2050, mx.bfloat16)
+    for asked, expected in ((DRAWS[0], 2 * 2050), (DRAWS[1], values_read(logits, DRAWS[1], 2))):
+        _, report = drawn_by(logits, [asked] * 2)
         traffic = report.traffic["logits"]
-        assert traffic.bytes_read == 2 * 2 * (passes * vocabulary + winner)  # each thread looks the winner up
-        assert traffic.bytes_read_once_per_threadgroup == 2 * 2 * vocabulary
+        assert traffic.bytes_read == 2 * expected
+        assert traffic.bytes_read_once_per_threadgroup == 2 * 2 * 2050
         assert report.threadgroups == 2
     assert report.threadgroup_bytes <= 20 * 1024
 
 
 def test_filters_read_the_logits_once_a_level() -> None:
     """Levels of a bfloat16: the distance, two of its bits, and two of the id where a tie is cut."""
-    vocabulary = 2050
+    logits = rows_of(1, 2050, mx.bfloat16, first=KINDS.index("ties"))
     for asked, levels in ((DRAWS[2], 3), (LONG_TIES, 5)):
-        _, report = drawn_by(rows_of(1, vocabulary, mx.bfloat16, first=KINDS.index("ties")), [asked])
-        assert report.traffic["logits"].bytes_read == 2 * ((levels + 2) * vocabulary + THREADS)
+        _, report = drawn_by(logits, [asked])
+        assert report.traffic["logits"].bytes_read == 2 * values_read(logits, asked, levels + 2)
 
 
 def test_the_probe_accepts_the_kernel_and_rejects_one_that_draws_otherwise() -> None:
