@@ -7,10 +7,10 @@
 constexpr int WARPS = 8;
 constexpr int SLAB = D > 128 ? 128 : D;
 constexpr int SLABS = D / SLAB;
-constexpr int PITCH = SLAB + 1;  // one element of padding: the lanes' rows begin in different banks
+constexpr int PITCH = SLAB / 4 + 1;  // one quad of padding: the lanes' rows begin in different banks
 constexpr int OWN = (SLAB + 31) / 32;
-__shared__ float stage[32 * PITCH];
-__shared__ float weights[WARPS * ROWS * 32];
+__shared__ float4 stage[32 * PITCH];
+__shared__ float4 weights[WARPS * ROWS * 8];
 
 const int nodes = problem[0], heads_per_group = problem[1], committed = problem[2], keep = problem[3];
 const int reach = problem[4], skipped = problem[5], columns = problem[6], span = problem[7];
@@ -24,7 +24,11 @@ const float unit = scale[0] * 1.44269504088896340736f;  // log2(e)
 
 const T* head_keys = keys + head * keys_strides[1];
 const T* head_values = values + head * values_strides[1];
-float* own_weights = weights + warp * ROWS * 32;
+float* own_weights = reinterpret_cast<float*>(weights + warp * ROWS * 8);
+const float* elements = reinterpret_cast<const float*>(stage);
+const bool wide_queries = attention_wide<T>(queries, queries_strides[1], queries_strides[2], queries_strides[3]);
+const bool wide_keys = attention_wide<T>(keys, keys_strides[1], keys_strides[2], keys_strides[3]);
+const bool wide_values = attention_wide<T>(values, values_strides[1], values_strides[2], values_strides[3]);
 
 int query[ROWS];
 unsigned above[ROWS];
@@ -47,14 +51,19 @@ for (int tile = begin; tile < end; tile += 32) {
   for (int r = 0; r < ROWS; ++r) scores[r] = 0.0f;
   for (int slab = 0; slab < SLABS; ++slab) {
     attention_stage<T, SLAB, PITCH, WARPS * 32>(
-        stage, head_keys + slab * SLAB * keys_strides[3], keys_strides[2], keys_strides[3], tile, end, keep, skipped);
+        stage, head_keys + slab * SLAB * keys_strides[3], keys_strides[2], keys_strides[3], wide_keys, tile, end, keep,
+        skipped);
     __syncthreads();
     if (busy) {
-      for (int element = 0; element < SLAB; ++element) {
-        const float key = stage[lane * PITCH + element];
-        const long long at = (slab * SLAB + element) * queries_strides[3];
+#pragma unroll 2
+      for (int quad = 0; quad < SLAB / 4; ++quad) {
+        const float4 key = stage[lane * PITCH + quad];
+        const long long at = (slab * SLAB + quad * 4) * queries_strides[3];
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) scores[r] += attention_element(queries, query[r] + at) * key;
+        for (int r = 0; r < ROWS; ++r) {
+          const float4 own = attention_quad<T>(queries + query[r] + at, queries_strides[3], wide_queries);
+          scores[r] += attention_dot(own, key);
+        }
       }
     }
     __syncthreads();
@@ -85,17 +94,28 @@ for (int tile = begin; tile < end; tile += 32) {
 #pragma unroll
   for (int slab = 0; slab < SLABS; ++slab) {
     attention_stage<T, SLAB, PITCH, WARPS * 32>(
-        stage, head_values + slab * SLAB * values_strides[3], values_strides[2], values_strides[3], tile, end, keep,
-        skipped);
+        stage, head_values + slab * SLAB * values_strides[3], values_strides[2], values_strides[3], wide_values, tile,
+        end, keep, skipped);
     __syncthreads();  // also orders the weights between lanes
     if (busy) {
-      for (int key = 0; key < 32; ++key) {
+      for (int four = 0; four < 8; ++four) {
+        float value[4][OWN];
 #pragma unroll
-        for (int i = 0; i < OWN; ++i) {
-          const int element = lane + 32 * i;
-          const float value = element < SLAB ? stage[key * PITCH + element] : 0.0f;
+        for (int k = 0; k < 4; ++k) {
 #pragma unroll
-          for (int r = 0; r < ROWS; ++r) sums[r][slab * OWN + i] += own_weights[r * 32 + key] * value;
+          for (int i = 0; i < OWN; ++i) {
+            const int element = lane + 32 * i;
+            value[k][i] = element < SLAB ? elements[(four * 4 + k) * PITCH * 4 + element] : 0.0f;
+          }
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+          const float4 weight = weights[(warp * ROWS + r) * 8 + four];
+#pragma unroll
+          for (int i = 0; i < OWN; ++i) {
+            sums[r][slab * OWN + i] += weight.x * value[0][i] + weight.y * value[1][i] + weight.z * value[2][i]
+                + weight.w * value[3][i];
+          }
         }
       }
     }

@@ -14,21 +14,24 @@ from kernels.host import Defect, RunOptions, metal_kernel, running
 from kernels.tree_attention.cuda import cuda
 
 METAL_WORDS = {
+    r"(?s)  if \(wide\) \{.+?\n  \}\n": "",  # loads at once what the rest loads one by one
+    r"reinterpret_cast<unsigned long long>\(rows\) % \(4 \* sizeof\(T\)\) == 0": "true",
     r"__device__ inline": "METAL_FUNC",
     r"__shared__": "threadgroup",
     r"__syncthreads\(\)": "threadgroup_barrier(mem_flags::mem_threadgroup)",
     r"__shfl_xor_sync\(0xffffffffu, ": "simd_shuffle_xor(",
-    r"__int_as_float": "as_type<float>",
     r"__popc": "(int)popcount",
     r"threadIdx": "thread_position_in_threadgroup",
     r"blockIdx": "threadgroup_position_in_grid",
     r"gridDim": "threadgroups_per_grid",
     r"long long": "long",
+    r"make_float4": "float4",
     r"fmaxf": "max",
     r"exp2f": "exp2",
     r"scale\[0\]": "scale",  # CUDA gets a pointer, Metal a reference
     r"const T\*": "const device T*",
-    r"(?<!\w)float\*": "threadgroup float*",
+    r"reinterpret_cast<((?:const )?)float\*>": r"(\1threadgroup float*)",
+    r"(?<!\w)(?<!threadgroup )(float4?)\*": r"threadgroup \1*",
 }
 
 
@@ -36,7 +39,7 @@ def in_metal_words(text: str) -> str:
     for word, metal_word in METAL_WORDS.items():
         text = re.sub(word, metal_word, text)
     # Threads have their number as a parameter of the kernel only.
-    text = text.replace("keep, int skipped) {", "keep, int skipped, uint thread_number) {")
+    text = re.sub(r"int keep,\s+int skipped\) \{", "int keep, int skipped, uint thread_number) {", text)
     text = text.replace("int item = thread_position_in_threadgroup.x", "int item = thread_number")
     return re.sub(r"keep,(\s+)skipped\);", r"keep,\1skipped, thread_position_in_threadgroup.x);", text)
 
