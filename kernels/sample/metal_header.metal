@@ -64,11 +64,10 @@ inline void four_logprobs(const device T* row, uint quad, uint vocabulary, float
 template <typename T, uint COUNT, int THREADS>
 inline void read_quads(const device T* row, uint quad, uint vocabulary, float normaliser, thread float* values) {
     if ((quad + (COUNT - 1u) * uint(THREADS)) * 4 + 3 < vocabulary) {
-        T read[COUNT * 4];
 #pragma unroll
-        for (uint i = 0; i < COUNT * 4; ++i) read[i] = row[(quad + i / 4 * uint(THREADS)) * 4 + i % 4];
+        for (uint i = 0; i < COUNT * 4; ++i) values[i] = float(row[(quad + i / 4 * uint(THREADS)) * 4 + i % 4]);
 #pragma unroll
-        for (uint i = 0; i < COUNT * 4; ++i) values[i] = float(T(float(read[i]) - normaliser));
+        for (uint i = 0; i < COUNT * 4; ++i) values[i] = float(T(values[i] - normaliser));
     } else {
 #pragma unroll
         for (uint i = 0; i < COUNT; ++i) {
