@@ -1,8 +1,8 @@
 """The strict pass: the kernel's types as C++ for OpenCL 2021, whose address spaces are as strict as Metal's.
 
 The executable build lets a cast lead from one address space to another; this pass rejects it, and `double`, threadgroup
-variables outside a kernel, plain arithmetic on atomics. OpenCL gives pointers without an address space a generic one; a
-scan of the syntax tree reports those in the author's text, because Metal wants the space spelled.
+variables outside a kernel, plain arithmetic on atomics. What OpenCL has and Metal lacks in the author's text, pointers
+without an address space above all, is found in the syntax tree.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from kernels.host.elements import metal_name
 from kernels.host.report import Defect, Finding
 from kernels.host.signature import ATTRIBUTES, KernelText
 from kernels.host.site import BODY, HEADER
+from kernels.host.syntax_tree import complaints
 from kernels.host.toolchain import INCLUDE, clang_words
 from kernels.host.translate import rewrite_common, uses_tensors
 
@@ -41,10 +42,6 @@ _IN_AUTHORS_TEXT = re.compile(rf"^({BODY}|{HEADER}):(\d+):")
 # `S(float a) thread : a(a) {}`: in a cast such as S(value), clang finds no constructor that has an address space.
 _QUALIFIED_CONSTRUCTOR = re.compile(r"\)\s*thread(?=\s*:(?!:))")
 
-# Positions of a node in -ast-dump: `<body:1:1, line:2:7> col:3`. A file or line is named only where it changes.
-_POSITION = re.compile(r"[<>,] ?([^<>,:]+):(\d+)")
-_DECLARATION = re.compile(r"\b(?:VarDecl|ParmVarDecl|FieldDecl) 0x\w+ .*? (\w+) '([^']*__generic[^']*)'")
-
 
 def strict_findings(kernel: KernelText) -> list[Finding]:
     """What the strict pass says against a kernel; computed once for each text."""
@@ -54,7 +51,7 @@ def strict_findings(kernel: KernelText) -> list[Finding]:
         (folder / "kernel.cl").write_text(source)
         arguments = ["-triple", "spir64-unknown-unknown", *_LANGUAGE, "-ast-dump", "-I", str(INCLUDE), "kernel.cl"]
         tree, words = clang_words(arguments, folder)
-        found = [*_diagnostics(words), *_generic_declarations(tree)]
+        found = [*_diagnostics(words), *(Finding(Defect.STRICT, *complaint) for complaint in complaints(tree))]
         output.write_text(json.dumps([[finding.message, finding.file, finding.line] for finding in found]))
 
     known = json.loads(cached(f"{digest_of_host()} strict {source}", ".json", make).read_text())
@@ -104,21 +101,3 @@ def _diagnostics(words: str) -> list[Finding]:
         if found[index].file is None:
             found[index] = replace(found[index], file=found[index - 1].file, line=found[index - 1].line)
     return found
-
-
-def _generic_declarations(tree: str) -> list[Finding]:
-    found = {}
-    file, line = "", 0
-    for node in tree.splitlines():
-        for changed, number in _POSITION.findall(node.partition("'")[0]):
-            if changed != "col":
-                line = int(number)
-                file = file if changed == "line" else changed
-        declaration = _DECLARATION.search(node)
-        if declaration is None or file not in (BODY, HEADER):
-            continue
-        name, kind = declaration.groups()
-        if name != "this" and "(lambda at" not in kind:
-            message = f"{name} has no address space: write device, constant, threadgroup or thread ({kind})"
-            found[(file, line, name)] = Finding(Defect.STRICT, message, file, line)
-    return list(found.values())

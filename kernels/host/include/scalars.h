@@ -5,6 +5,9 @@
 typedef _Float16 half;
 #endif
 typedef __bf16 bfloat;
+#ifndef HOST_STRICT
+constexpr half operator""h(long double value) { return (half)value; }
+#endif
 typedef unsigned char uchar;
 typedef unsigned short ushort;
 typedef unsigned int uint;

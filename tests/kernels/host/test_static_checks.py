@@ -39,8 +39,56 @@ def text(source: str, header: str = "") -> KernelText:
         ("out[0] = float4(1.0f, 2.0f).x;", "", ("body", 1), "wrong number of vector elements"),
         ("out[0] = f(1);", "float f(int n) { if (n > 1) return 2.0f; }", ("header", 1), "non-void function"),
         ("long double d = 1; out[0] = d;", "", ("body", 1), "long double"),
+        ("out[0] = f(x);", "template <typename V>\nfloat f(const V* p) { return p[0]; }", ("header", 2),
+         "p has no address space"),
+        ("S a; a.at() = 1; out[0] = a.v;", "struct S {\nfloat v;\nthread float& at() { return v; } };", ("header", 3),
+         "changes address space"),
+        ("S<decltype(out[0] + 1)> a; float v = 1; S<decltype(v)> b; out[0] = 1;",
+         "template <typename V> struct S {\nV v; };", ("header", 2), "field may not be qualified with an address"),
+        ("int n = 3; out[0] = f(n);", "float f(constant int& n) { return n; }", ("body", 1), "no matching function"),
+        ("out[0] = f(x_shape[0]);", "float f(const thread int& n) { return n; }", ("body", 1), "no matching function"),
+        ("static int n = 0;\nout[0] = n++;", "", ("body", 1), "n outlives the thread"),
+        ("static constexpr int n = 3;\nout[0] = n;", "", ("body", 1), "n outlives the thread"),
+        ("out[0] = n;", "\nconst int n = 3;", ("header", 2), "n outlives the thread"),
+        ("out[0] = a::n;", "namespace a {\nconstexpr float n = 3; }", ("header", 2), "n outlives the thread"),
+        ("out[0] = n<3>;", "template <int i>\nconstexpr int n = i;", ("header", 2), "n outlives the thread"),
+        ("out[0] = S::n;", "struct S {\n\nstatic constexpr int n = 3; };", ("header", 3), "n outlives the thread"),
+        ("out[0] = f(3);", "int f(int n) { return n < 2 ? 1 : n * f(n - 1); }", ("header", 1), "f calls itself"),
+        ("out[0] = f(3);", "int f(int n);\nint g(int n) { return f(n); }\nint f(int n) { return n < 2 ? 1 : g(1); }",
+         ("header", 2), "g calls itself"),
+        ("out[0] = f<int>(3);", "template <typename V>\nint f(V n) { return n < 2 ? 1 : f<V>(n - 1); }", ("header", 2),
+         "f calls itself"),
+        ("S s3; out[0] = s3.f(3);", "struct S {\nint f(int n) { return n < 2 ? 1 : this->f(n - 1); } };", ("header", 2),
+         "f calls itself"),
+        ("int i = 0;\nagain: if (i++ < 4) goto again;\nout[0] = i;", "", ("body", 2), "Metal has no goto"),
+        ('\nasm(""); out[0] = 1;', "", ("body", 2), "Metal has no asm"),
+        ("half h = half(1.0f);\nout[0] = float(h * bfloat(2.0f));", "", ("body", 2), "half and bfloat do not convert"),
+        ("bfloat b = bfloat(1.0f);\nhalf h = b; out[0] = float(h);", "", ("body", 2), "cannot initialize a variable"),
+        ("int4 n = int4(1);\nfloat4 v = float4(1.0f) + n; out[0] = v.x;", "", ("body", 2), "between vector types"),
+        ("int4 n = int4(1);\nuint4 v = n; out[0] = v.x;", "", ("body", 2), "cannot initialize a variable"),
+        ("float (*p)(float) = f; out[0] = p(1.0f);", "float f(float v) { return v; }", ("body", 1),
+         "pointers to functions are not allowed"),
+        ("out[0] = std::max(1.0f, s);", "", ("body", 1), "undeclared identifier 'std'"),
+        ("\nfloat a[int(s)]; a[0] = 1; out[0] = a[0];", "", ("body", 2), "array size is not a constant expression"),
+        ("out[0] = float(simd_sum(long(1)));", "", ("body", 1), "Metal has no simd_sum of values of this type"),
+        ("out[0] = float(simd_max(s > 1.0f));", "", ("body", 1), "Metal has no simd_max of values of this type"),
+        ("out[0] = simd_xor(s);", "", ("body", 1), "Metal has no simd_xor of values of this type"),
+        ("threadgroup atomic_float n;\natomic_fetch_add_explicit(&n, 1.0f, memory_order_relaxed); out[0] = 0;", "",
+         ("body", 2), "Metal has no atomic_fetch_add_explicit of this type in this memory"),
+        ("atomic_fetch_max_explicit((device atomic_float*)out, 1.0f, memory_order_relaxed);", "",
+         ("body", 1), "Metal has no atomic_fetch_max_explicit of this type in this memory"),
+        ("threadgroup atomic<half> n;\natomic_store_explicit(&n, half(1), memory_order_relaxed); out[0] = 0;", "",
+         ("body", 2), "Metal has no atomic_store_explicit of this type in this memory"),
+        ("threadgroup atomic_uint n;\natomic_store_explicit(&n, 1u, memory_order_seq_cst); out[0] = 0;", "",
+         ("body", 2), "undeclared identifier 'memory_order_seq_cst'"),
+        ("simdgroup_matrix<half, 8, 8> a; simdgroup_matrix<float, 8, 8> b;\nsimdgroup_multiply(b, a, b);", "",
+         ("body", 2), "both operands of a product of matrices have one type"),
+        ("simdgroup_matrix<half, 8, 8> a; simdgroup_matrix<bfloat, 8, 8> b;\nsimdgroup_multiply(b, a, a);", "",
+         ("body", 2), "a product of matrices has the operands' type or float"),
+        ("simdgroup_matrix<half, 8, 8> a; simdgroup_matrix<float, 8, 8> b;\n"
+         "simdgroup_multiply_accumulate(b, a, a, a);", "", ("body", 2), "sums of matrices keep their type"),
     ],
-)
+)  # fmt: skip
 def test_strict_pass_rejects(source: str, header: str, place: tuple[str, int], words: str) -> None:
     findings = strict_findings(text(source, header))
     assert [(finding.file, finding.line) for finding in findings if words in finding.message] == [place], findings
@@ -60,6 +108,19 @@ def test_strict_pass_rejects(source: str, header: str, place: tuple[str, int], w
         ("simdgroup_matrix<float, 8, 8> m; simdgroup_load(m, x); simdgroup_multiply(m, m, simdgroup_float8x8(2.0f));\n"
          "simdgroup_store(m, out);", ""),
         ("out[0] = as_type<float>(uint(simd_sum(uint4(1u)).x)) + float(ulong(simd_ballot(true)));", ""),
+        ("out[0] = n<3> + a::n + S::n;", "template <int i> constexpr constant int n = i;\n"
+         "namespace a { constant float n = 3; }\nstruct S { static constexpr constant int n = 3; };"),
+        ("constexpr int n = 3; const float f = 2; out[0] = n * f;", ""),
+        ("out[0] = f(3) + g<2>(1);", "int f(int n);\nint g(int n) { return n; }\nint f(int n) { return g(n) + g(n); }\n"
+         "template <int i> int g(int n) { return f(n) + i; }"),
+        ("S a; a.v = 1; out[0] = a.get();", "struct S { float v; float get() const { return v; } };"),
+        ("auto p = x + 1; auto& first = out[0]; first = p[0];", ""),
+        ("out[0] = f(x) + f(&small[1]);", "template <typename P> float f(P p) { return p[0]; }"),
+        ("half h = half(float(bfloat(2.0f))); bfloat b = bfloat(float(h)); out[0] = float(b) + h;", ""),
+        ("threadgroup atomic_int n; atomic_fetch_max_explicit(&n, 1, memory_order_relaxed);\n"
+         "atomic_fetch_add_explicit((device atomic_float*)out, 1.0f, memory_order_relaxed);", ""),
+        ("simdgroup_matrix<bfloat, 8, 8> a; simdgroup_matrix<float, 8, 8> b;\n"
+         "simdgroup_multiply_accumulate(b, a, a, b); simdgroup_store(b, out);", ""),
     ],
 )  # fmt: skip
 def test_strict_pass_accepts(source: str, header: str) -> None:
@@ -75,6 +136,7 @@ def test_strict_pass_accepts(source: str, header: str) -> None:
         ("x = 1.0;", "1.0 has no suffix"),
         ("x = y * .5 + 1.0f;", ".5 has no suffix"),
         ("x = 1e-3;", "1e-3 has no suffix"),
+        ("unsigned long long n = 1;", "Metal has no unsigned long long"),
         ("// caf\u00e9", "is not ASCII"),
     ],
 )
@@ -96,6 +158,7 @@ def test_lint_rejects(source: str, words: str) -> None:
         "x = v.x1 + a1.b2; y = 10;",
         "// 1.0 and (float4)a",
         "sizeof(float4) * n",
+        "long along = long(n);",
     ],
 )
 def test_lint_accepts(source: str) -> None:
