@@ -27,6 +27,7 @@ from worker.engine.linears import install_kernels
 HEADINGS = ["pass", "nodes", "kernel", "launches", "device us", "us each"]
 PRODUCT_HEADINGS = ["K x N", "rows", "product", "launches", "device us", "wall us"]
 CALLS = 20
+SHAPES = ((5120, 34816), (17408, 5120), (6144, 5120))  # K, N: of Qwen3.8-27B, siblings fused
 
 
 def traced(work: Callable[[], Any]) -> tuple[dict[str, tuple[int, float]], float]:
@@ -74,16 +75,23 @@ def product_rows(depth: int, columns: int, rows: int, most: int) -> list[list[An
         calls[words] = product(mx.fast.cuda_kernel, partial(_always, how))
     lines = []
     for words, run in calls.items():
-        found, spent = traced(partial(_all, run, x, over))
-        launches, us = (sum(values) for values in zip(*found.values(), strict=True))
+        found, spent = traced(partial(_in_turn, run, x, over))
+        launches, us = (sum(values) for values in zip(*_of_products(found), strict=True))
         shape = f"{depth} x {columns}"
         lines.append([shape, rows, words, launches / CALLS, us / CALLS, spent * 1000 / CALLS])
         print(lines[-1], flush=True)
     return lines
 
 
-def _all(run: Product, x: mx.array, over: list[qmm.Weights]) -> None:
-    mx.eval([run(x, *one, 64, 4) for one in over])
+def _of_products(found: dict[str, tuple[int, float]]) -> list[tuple[int, float]]:
+    return [values for name, values in found.items() if re.search("qmm|qmv", name)]
+
+
+def _in_turn(run: Product, x: mx.array, over: list[qmm.Weights]) -> None:
+    at = x
+    for one in over:
+        at = x + 1e-6 * run(at, *one, 64, 4)[:, :1]
+    mx.eval(at)
 
 
 def _always(how: Any, *_: int) -> Any:
@@ -96,12 +104,13 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=64)
     parser.add_argument("--most", type=int, default=14, help="kernels, or plans, to list")
     parser.add_argument("--products", action="store_true", help="trace quantised products by themselves")
+    parser.add_argument("--shapes", type=qmm.shape_of, nargs="+", default=SHAPES, help="KxN, such as 5120x17408")
     parser.add_argument("--save-as", help="name of the result in bench/results")
     args = parser.parse_args()
     headings, rows = HEADINGS, []
     if args.products:
         headings = PRODUCT_HEADINGS
-        for depth, columns in qmm.SHAPES[:2]:
+        for depth, columns in args.shapes:
             for nodes in args.nodes:
                 rows += product_rows(depth, columns, nodes, args.most)
     else:

@@ -134,18 +134,18 @@ def planned(args: argparse.Namespace, dtype: mx.Dtype) -> list[list[Any]]:
                 call = partial(_called, product(mx.fast.cuda_kernel, _always(how)), args.group_size, args.bits)
                 us = microseconds_in_turn(call, x, over, args.turns)
                 wrong = error(call(x, over[0]), x, over[0], args.group_size, args.bits)
-                kind = [how.warps, how.split, how.phases, how.teams, how.ahead]
+                kind = [how.warps, how.split, how.phases, how.teams, how.stages]
                 rows.append([f"{depth} x {columns}", count, *kind, expected, us, wrong])
                 print(rows[-1], flush=True)
     return rows
 
 
 def _plans(rows: int, depth: int, columns: int, group_size: int, bits: int) -> Iterator[tuple[float, Plan]]:
-    """The most promising plans, and the first of them with fewer and more tiles on their way."""
+    """The most promising plans, and the first of them with fewer tiles on their way."""
     best = sorted(plans(rows, depth, columns, group_size, bits), key=lambda one: one[0])[:PLANS]
     yield from best
-    for ahead in (1, 4):
-        yield best[0][0], replace(best[0][1], ahead=ahead)
+    for stages in (2, 3):
+        yield best[0][0], replace(best[0][1], stages=stages)
 
 
 def _always(how: Plan) -> Planner:
@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--group-size", type=int, default=64, choices=(32, 64, 128))
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"))
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
-    parser.add_argument("--shapes", type=_shape, nargs="+", default=SHAPES, help="KxN, such as 5120x17408")
+    parser.add_argument("--shapes", type=shape_of, nargs="+", default=SHAPES, help="KxN, such as 5120x17408")
     parser.add_argument("--calls", type=int, default=50, help="calls, each over weights of its own, to an evaluation")
     parser.add_argument("--turns", type=int, default=7, help="evaluations, of which the median counts")
     parser.add_argument("--plans", action="store_true", help="time other plans of the CUDA kernel instead")
@@ -182,7 +182,18 @@ def main() -> None:
         print(f"MLX has no CUDA GPU here: nothing to time. mx.quantized_matmul is off by {off:.2f} roundings.")
         sys.exit(not off <= MOST_ROUNDINGS_OF_MLX)
     if args.plans:
-        headings = ["K x N", "rows", "warps", "split", "phases", "teams", "ahead", "expected us", "us in turn", "error"]
+        headings = [
+            "K x N",
+            "rows",
+            "warps",
+            "split",
+            "phases",
+            "teams",
+            "stages",
+            "expected us",
+            "us in turn",
+            "error",
+        ]
         rows = planned(args, dtype)
         wrong = max(row[-1] for row in rows)
     else:
@@ -195,7 +206,7 @@ def main() -> None:
     sys.exit(not wrong <= MOST_ROUNDINGS)
 
 
-def _shape(text: str) -> tuple[int, int]:
+def shape_of(text: str) -> tuple[int, int]:
     depth, columns = text.split("x")
     return int(depth), int(columns)
 

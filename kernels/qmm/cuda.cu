@@ -3,10 +3,10 @@
 // Tensor cores multiply 16 rows of q by 8 rows of x. A 4-bit q enters as base + q, exact in T and one operation for two
 // weights (8-bit: two such digits); the float32 sum of a group is then scaled, and (bias - base * scale) * sum of x is
 // added. So no weight is rounded. K is cut into slices of SPAN groups, one to each warp, which keeps its slice of x in
-// registers and lets the block's tiles of 16 weight rows stream past it, straight from memory to registers, DEPTH tiles
-// ahead. So neither x nor weights go through shared memory; only the warps' sums do, which are added in a fixed order:
-// over warps, over phases (a block goes over its tiles once for each part of K), and over the SPLIT blocks of a team,
-// of which the last to arrive adds what all of them left in `parts`. Two runs give the same bits.
+// registers and lets the block's tiles of 16 weight rows stream past it, through a ring of STAGES tiles of its own in
+// shared memory. The warps' sums are added in a fixed order: over warps, over phases (a block goes over its tiles once
+// for each part of K), and over the SPLIT blocks of a team, of which the last to arrive adds what all of them left in
+// `parts`. Two runs give the same bits.
 //
 // Blocks of a team meet in memory and not as a cluster: a CUDA graph that MLX updates does not take a kernel's cluster
 // shape over, and gives it to other kernels.
@@ -21,6 +21,12 @@ constexpr int vectors = GROUP / 32;         // 16-byte vectors that a lane holds
 constexpr int levels = BITS / 4;            // 4-bit digits of a weight
 constexpr float base = BITS == 4 ? E::base : 17.0f * E::base;
 constexpr int fragments = columns * 32;     // float4 accumulators of a warp
+constexpr int row_bytes = SPAN * GROUP * BITS / 8, row_pieces = row_bytes / 16;  // of a tile's row
+constexpr int stage_bytes = 16 * row_bytes + 64 * SPAN;                           // weights, scales, biases of a tile
+
+// 16-byte pieces of a row change places so that the lanes of a warp read from all banks.
+constexpr int swizzle = words == 1 ? 7 : words == 2 ? 3 : 1, swizzle_shift = words == 2 ? 1 : words == 4 ? 2 : 0;
+auto place = [](int row, int piece) { return piece ^ (((row & swizzle) << swizzle_shift) & (row_pieces - 1)); };
 
 const int M = x_shape[0], K = x_shape[1], N = w_shape[0];
 const int row_words = K * BITS / 32, row_groups = K / GROUP;
@@ -38,6 +44,7 @@ extern __shared__ float4 arena[];
 float4* carried = arena;                                                             // [2][warp][tile of a round][fragment]
 float4* totals = carried + 2 * WARPS * ROUND * fragments;                            // [tile][fragment], of several phases
 float* sums = reinterpret_cast<float*>(totals + (PHASES > 1 ? own_tiles * fragments : 0));  // [warp][SPAN][ROWS]: of x
+unsigned char* ring = reinterpret_cast<unsigned char*>(sums + WARPS * SPAN * ROWS) + warp * STAGES * stage_bytes;
 sums += warp * SPAN * ROWS;
 
 for (int phase = 0; phase < PHASES; ++phase) {
@@ -45,29 +52,42 @@ for (int phase = 0; phase < PHASES; ++phase) {
   const int groups = max(0, min(SPAN, row_groups - first_group));
   const bool whole = groups == SPAN && row_groups % SPAN == 0 && qmm::aligned<SPAN>(scales) && qmm::aligned<SPAN>(biases);
 
-  // What a warp reads of a tile: words and coefficients of the rows g and g + 8.
-  struct Tile {
-    uint32_t packed[2][SPAN][words];
-    qmm::Halves<SPAN> scale[2], bias[2];
-  } ahead[DEPTH];
-  auto fetch = [&](Tile& to, int tile) {
+  // Tiles on their way to this warp.
+  int ahead = 0, ahead_slot = 0;
+  auto fetch = [&]() {
+    if (ahead < own_tiles) {
+      unsigned char* to = ring + ahead_slot * stage_bytes;
+      const int top = (first_tile + ahead) * 16;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = (first_tile + tile) * 16 + g + 8 * r;
-      const bool there = tile < own_tiles && row < N;
-      const uint32_t* from = w + static_cast<size_t>(there ? row : 0) * row_words + first_group * (4 * words) + t * words;
-#pragma unroll
-      for (int u = 0; u < SPAN; ++u) {
-        qmm::load_once<words>(to.packed[r][u], from + u * 4 * words, there && u < groups);
+      for (int i = 0; i < row_pieces / 2; ++i) {
+        const int r = i * (32 / row_pieces) + lane / row_pieces, piece = lane % row_pieces;
+        const int word = first_group * (4 * words) + piece * 4;
+        const bool there = top + r < N && word < row_words;
+        qmm::copy<16>(to + r * row_bytes + place(r, piece) * 16,
+                      w + (there ? static_cast<size_t>(top + r) * row_words + word : 0), there);
       }
-      const size_t at = static_cast<size_t>(there ? row : 0) * row_groups + first_group;
-      to.scale[r].load(scales + at, there ? groups : 0, whole);
-      to.bias[r].load(biases + at, there ? groups : 0, whole);
+      // Lanes 0 to 15 have the scales of a row, the others the biases.
+      const bool there = top + lane % 16 < N;
+      const T* from = (lane < 16 ? scales : biases) + (there ? static_cast<size_t>(top + lane % 16) * row_groups : 0);
+      unsigned short* own = reinterpret_cast<unsigned short*>(to + 16 * row_bytes) + lane * SPAN;
+      if (SPAN > 1 && whole) {
+        qmm::copy<(SPAN > 1 ? SPAN * 2 : 4)>(own, from + (there ? first_group : 0), there);
+      } else {
+#pragma unroll
+        for (int u = 0; u < SPAN; ++u) {
+          own[u] = there && u < groups ? reinterpret_cast<const unsigned short*>(from)[first_group + u] : 0;
+        }
+      }
+      ++ahead;
+      if (++ahead_slot == STAGES) {
+        ahead_slot = 0;
+      }
     }
+    qmm::commit_copies();
   };
 #pragma unroll
-  for (int d = 0; d < DEPTH; ++d) {
-    fetch(ahead[d], d);
+  for (int i = 0; i < STAGES - 1; ++i) {
+    fetch();
   }
 
   // x in the order in which the lanes multiply it: a lane's weights of a group are GROUP / 4 neighbours in k.
@@ -116,14 +136,24 @@ for (int phase = 0; phase < PHASES; ++phase) {
   }
   __syncwarp();
 
+  int slot = 0;
   for (int start = 0, half = 0; start < own_tiles; start += ROUND, half ^= 1) {
     float4* own = carried + (half * WARPS + warp) * ROUND * fragments + lane;
-#pragma unroll
-    for (int i = 0; i < ROUND; ++i) {
-      if (start + i >= own_tiles) {
-        break;
+    for (int i = 0; i < ROUND && start + i < own_tiles; ++i) {
+      qmm::await_copies<STAGES - 2>();
+      __syncwarp();
+      fetch();
+      const unsigned char* stage = ring + slot * stage_bytes;
+      if (++slot == STAGES) {
+        slot = 0;
       }
-      Tile& now = ahead[i % DEPTH];
+      qmm::Halves<SPAN> scale[2], bias[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const unsigned short* at = reinterpret_cast<const unsigned short*>(stage + 16 * row_bytes) + (g + 8 * r) * SPAN;
+        scale[r].load(at);
+        bias[r].load(at + 16 * SPAN);
+      }
       float acc[columns][4];
 #pragma unroll
       for (int j = 0; j < columns * 4; ++j) {
@@ -131,6 +161,15 @@ for (int phase = 0; phase < PHASES; ++phase) {
       }
 #pragma unroll
       for (int u = 0; u < SPAN; ++u) {
+        uint32_t packed[2][words];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+#pragma unroll
+          for (int j = 0; j < words; j += 4) {
+            const int at = u * 4 * words + t * words + j;
+            qmm::read(packed[r], j, stage + (g + 8 * r) * row_bytes + place(g, at / 4) * 16 + at % 4 * 4);
+          }
+        }
         float sum[levels][columns][4];
 #pragma unroll
         for (int j = 0; j < levels * columns * 4; ++j) {
@@ -145,7 +184,7 @@ for (int phase = 0; phase < PHASES; ++phase) {
               // 4 bits: a word is 8 weights, two products. 8 bits: a word is 4 weights of two digits, a product for each.
               const int word = BITS == 4 ? v : 2 * v + part;
               const int low = BITS == 4 ? 2 * part : level, high = BITS == 4 ? 2 * part + 1 : level + 2;
-              const uint32_t upper = now.packed[0][u][word], lower = now.packed[1][u][word];
+              const uint32_t upper = packed[0][word], lower = packed[1][word];
               const uint32_t a[4] = {E::pair(upper, low), E::pair(lower, low), E::pair(upper, high), E::pair(lower, high)};
 #pragma unroll
               for (int c = 0; c < columns; ++c) {
@@ -157,8 +196,8 @@ for (int phase = 0; phase < PHASES; ++phase) {
         }
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const float s = E::lift(now.scale[r][u]);
-          const float offset = fmaf(-base, s, E::lift(now.bias[r][u]));
+          const float s = E::lift(scale[r][u]);
+          const float offset = fmaf(-base, s, E::lift(bias[r][u]));
 #pragma unroll
           for (int c = 0; c < columns; ++c) {
             const float2 total_x = reinterpret_cast<const float2*>(sums)[(u * ROWS + c * 8) / 2 + t];
@@ -174,7 +213,6 @@ for (int phase = 0; phase < PHASES; ++phase) {
           }
         }
       }
-      fetch(now, start + i + DEPTH);
 #pragma unroll
       for (int c = 0; c < columns; ++c) {
         own[(i * columns + c) * 32] = make_float4(acc[c][0], acc[c][1], acc[c][2], acc[c][3]);
@@ -189,18 +227,18 @@ for (int phase = 0; phase < PHASES; ++phase) {
       for (int other = 1; other < WARPS; ++other) {
         value = qmm::sum(value, from[other * ROUND * fragments + i]);
       }
-      const int place = start * fragments + i;
+      const int at = start * fragments + i;
       if (PHASES > 1) {
         if (phase) {
-          value = qmm::sum(totals[place], value);
+          value = qmm::sum(totals[at], value);
         }
-        totals[place] = value;
+        totals[at] = value;
       }
       if (phase == PHASES - 1) {
 #if QMM_SPLIT > 1
-        reinterpret_cast<float4*>(parts)[(static_cast<size_t>(rank) * tiles + first_tile) * fragments + place] = value;
+        reinterpret_cast<float4*>(parts)[(static_cast<size_t>(rank) * tiles + first_tile) * fragments + at] = value;
 #else
-        qmm::store<ROWS>(y, value, first_tile, place, M, N);
+        qmm::store<ROWS>(y, value, first_tile, at, M, N);
 #endif
       }
     }

@@ -19,9 +19,9 @@ MULTIPROCESSORS = 132
 SHARED_BYTES = 226 * 1024  # of one block; the last of 227 KiB is for what is not counted here
 HALF_OF_SHARED_BYTES = 113 * 1024  # leaves as much for the L1 cache
 TILE = 16  # weight rows
-ROUND = 4  # tiles between two barriers of a block
-AHEAD = 2  # tiles that a warp has on their way; a divisor of ROUND
-MOST_WARPS = 12  # of a block, each thread with 168 registers
+ROUND = 2  # tiles between two barriers of a block
+STAGES = 4  # of a warp's ring of tiles
+MOST_WARPS = {8: 20, 16: 16, 32: 14}  # of a block by rows of x, for the registers that a thread needs
 MOST_PHASES = 16
 LEAST_ELEMENTS = 8
 SPLITS = (1, 2, 3, 4, 6, 11, 12)
@@ -37,7 +37,7 @@ class Plan:
 
     rows: of x, padded to 8, 16 or 32. span: groups of K that a warp has at a time. warps: of a block. split: blocks of
     a team, which share its weight rows and divide K. phases: parts of K that a block goes over one by one.
-    ahead: tiles that a warp has on their way. shared_bytes: of a block.
+    stages: of a warp's ring of tiles. shared_bytes: of a block.
     """
 
     rows: int
@@ -47,7 +47,7 @@ class Plan:
     phases: int
     teams: int
     shared_bytes: int
-    ahead: int = AHEAD
+    stages: int = STAGES
 
     @property
     def threads(self) -> int:
@@ -79,22 +79,24 @@ def plan(rows: int, depth: int, columns: int, group_size: int, bits: int) -> Pla
 def plans(rows: int, depth: int, columns: int, group_size: int, bits: int) -> Iterator[tuple[float, Plan]]:
     """All plans, each with the microseconds that it should take."""
     padded = next(most for most in (8, 16, 32) if rows <= most)
-    # A thread keeps its part of a span of x in up to 64 registers, and that of AHEAD tiles of weights in 48.
+    # A thread keeps its part of a span of x in up to 64 registers.
     span = max(1, (128 if bits == 8 or padded == 32 else 256) // group_size)
     slices = _ceiling(depth // group_size, span)
     tiles = _ceiling(columns, TILE)
     fragments = padded // 8 * 512  # bytes of a tile's sums
+    stage = TILE * span * (group_size * bits // 8 + 4)
+    of_warp = 2 * ROUND * fragments + span * padded * 4 + STAGES * stage
     for split in SPLITS:
         for phases in range(1, MOST_PHASES + 1):
             warps = _ceiling(slices, split * phases)
-            if warps > MOST_WARPS or (warps == 1 and split * phases > slices):
+            if warps > MOST_WARPS[padded] or (warps == 1 and split * phases > slices):
                 continue
             resident = MULTIPROCESSORS // split
             waves = 1
             while True:
                 teams = min(tiles, resident * waves)
                 own = _ceiling(tiles, teams)
-                shared = warps * (2 * ROUND * fragments + span * padded * 4) + (own * fragments if phases > 1 else 0)
+                shared = warps * of_warp + (own * fragments if phases > 1 else 0)
                 if shared <= SHARED_BYTES or teams == tiles:
                     break
                 waves += 1
@@ -147,7 +149,7 @@ def product(factory: Callable[..., Any], planner: Planner = plan) -> Product:
                 ("BITS", bits),
                 ("GROUP", group_size),
                 ("SPAN", how.span),
-                ("DEPTH", how.ahead),
+                ("STAGES", how.stages),
                 ("ROUND", ROUND),
                 ("PHASES", how.phases),
             ],

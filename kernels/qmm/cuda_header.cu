@@ -53,26 +53,39 @@ struct Element<__half> {
   }
 };
 
-// COUNT neighbouring words that nobody reads again; zeros if not `there`.
-template <int COUNT>
-__device__ __forceinline__ void load_once(uint32_t (&to)[COUNT], const uint32_t* from, bool there) {
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) {
-    to[i] = 0;
+// Copy BYTES (4, 8 or 16) to shared memory in the background, 16 past the L1 cache; zeros if not `there`.
+template <int BYTES>
+__device__ __forceinline__ void copy(void* to, const void* from, bool there) {
+  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  const int count = there ? BYTES : 0;
+  if constexpr (BYTES == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(count) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;"
+                 ::"r"(at), "l"(from), "n"(BYTES), "r"(count) : "memory");
   }
-  if (there) {
-    if constexpr (COUNT == 1) {
-      asm volatile("ld.global.nc.L2::128B.u32 %0, [%1];" : "=r"(to[0]) : "l"(from));
-    } else if constexpr (COUNT == 2) {
-      asm volatile("ld.global.nc.L2::128B.v2.u32 {%0,%1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "l"(from));
-    } else {
-#pragma unroll
-      for (int i = 0; i < COUNT; i += 4) {
-        asm volatile("ld.global.nc.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(to[i]), "=r"(to[i + 1]), "=r"(to[i + 2]), "=r"(to[i + 3])
-                     : "l"(from + i));
-      }
-    }
+}
+
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int LATER>
+__device__ __forceinline__ void await_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
+}
+
+// Up to four words of shared memory into to[first], to[first + 1], ...
+template <int COUNT>
+__device__ __forceinline__ void read(uint32_t (&to)[COUNT], int first, const void* from) {
+  if constexpr (COUNT == 1) {
+    to[0] = *static_cast<const uint32_t*>(from);
+  } else if constexpr (COUNT == 2) {
+    const uint2 all = *static_cast<const uint2*>(from);
+    to[0] = all.x, to[1] = all.y;
+  } else {
+    const uint4 all = *static_cast<const uint4*>(from);
+    to[first] = all.x, to[first + 1] = all.y, to[first + 2] = all.z, to[first + 3] = all.w;
   }
 }
 
@@ -98,38 +111,22 @@ __device__ __forceinline__ uint4 load_eight(const T* from, bool there, bool alig
   return all;
 }
 
-// COUNT neighbouring 16-bit values: a row's coefficients of COUNT groups.
+// COUNT neighbouring 16-bit values of shared memory, in one load.
 template <int COUNT>
 struct Halves {
   uint32_t bits[(COUNT + 1) / 2];
 
-  // The first `there` of them, zeros behind. whole: `from` is aligned, and COUNT are there unless none is.
-  template <typename T>
-  __device__ __forceinline__ void load(const T* from, int there, bool whole) {
-#pragma unroll
-    for (int i = 0; i < (COUNT + 1) / 2; ++i) {
-      bits[i] = 0;
-    }
-    if (COUNT > 1 && whole) {
-      if (there) {
-        if constexpr (COUNT == 2) {
-          bits[0] = *reinterpret_cast<const uint32_t*>(from);
-        } else if constexpr (COUNT == 4) {
-          const uint2 all = *reinterpret_cast<const uint2*>(from);
-          bits[0] = all.x, bits[1] = all.y;
-        } else if constexpr (COUNT == 8) {
-          const uint4 all = *reinterpret_cast<const uint4*>(from);
-          bits[0] = all.x, bits[1] = all.y, bits[2] = all.z, bits[3] = all.w;
-        }
-      }
+  __device__ __forceinline__ void load(const unsigned short* from) {
+    if constexpr (COUNT == 1) {
+      bits[0] = *from;
+    } else if constexpr (COUNT == 2) {
+      bits[0] = *reinterpret_cast<const uint32_t*>(from);
+    } else if constexpr (COUNT == 4) {
+      const uint2 all = *reinterpret_cast<const uint2*>(from);
+      bits[0] = all.x, bits[1] = all.y;
     } else {
-      const unsigned short* one = reinterpret_cast<const unsigned short*>(from);
-#pragma unroll
-      for (int i = 0; i < COUNT; ++i) {
-        if (i < there) {
-          bits[i / 2] |= static_cast<uint32_t>(one[i]) << (i % 2 * 16);
-        }
-      }
+      const uint4 all = *reinterpret_cast<const uint4*>(from);
+      bits[0] = all.x, bits[1] = all.y, bits[2] = all.z, bits[3] = all.w;
     }
   }
 
