@@ -14,6 +14,7 @@ from worker.engine.verify.caches import adopt, adoptable
 from worker.engine.verify.copies import mapped
 from worker.engine.verify.recurrent import plain_pass
 from worker.engine.verify.restoring import RestoringPass
+from worker.engine.verify.submission import divide, submitting
 from worker.engine.verify.support import limits_of, support_of
 from worker.engine.verify.taps import Taps
 from worker.engine.verify.tree_pass import tree_pass
@@ -41,6 +42,7 @@ class Verifier:
         self.taps: Taps | None = None
         self._support = support_of(model) if mode == "tree" else limits_of(model)
         self._restoring: RestoringPass | None = None
+        divide(model)
 
     @staticmethod
     def has_tree_form(model: Any) -> bool:
@@ -69,17 +71,21 @@ class Verifier:
         evaluate(cache)
 
     def forward(self, tree: TokenTree, cache: Cache) -> mx.array:
-        """Logits of every node, [N, vocabulary], lazy. Follow with exactly one `commit` or `abandon`."""
+        """Logits of every node, [N, vocabulary], lazy. Follow with exactly one `commit` or `abandon`.
+
+        The device works on the first blocks already while this runs, see `submission`.
+        """
         tokens = mx.array([tree.tokens])
         if len(tree) == 1:
             return self._run_plain(tokens, cache)
         if self.mode == "tree":
-            with tree_pass(tree, self.kernels):
+            with tree_pass(tree, self.kernels), submitting():
                 return self._run(tokens, cache)
         assert self.mode == "chain"
         assert tree.is_chain
         self._restoring = RestoringPass(cache)
-        return self._run(tokens, cache)
+        with submitting():
+            return self._run(tokens, cache)
 
     def step(self, token: mx.array, cache: Cache) -> mx.array:
         """Logits after one more token, [1, vocabulary], lazy; `token` is [1] and may itself be lazy."""
@@ -92,9 +98,7 @@ class Verifier:
 
     def _run_plain(self, token: mx.array, cache: Cache) -> mx.array:
         """The pass of plain decoding."""
-        if not self._support.mixers:
-            return self._run(token, cache)
-        with plain_pass(self.kernels):
+        with plain_pass(self.kernels if self._support.mixers else STOCK), submitting():
             return self._run(token, cache)
 
     def _run(self, tokens: mx.array, cache: Cache) -> mx.array:

@@ -1,0 +1,140 @@
+"""Passes that are handed to the device piece by piece: which pieces, and that not a bit changes."""
+
+import random
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import make_prompt_cache
+
+from bench.families import tiny_model
+from worker.engine.tree import TokenTree
+from worker.engine.verify.caches import adopt
+from worker.engine.verify.copies import copied_all, mapped
+from worker.engine.verify.selfcheck import random_tree
+from worker.engine.verify.submission import divide, submitting
+from worker.engine.verify.taps import Taps
+from worker.engine.verify.tree_pass import tree_pass
+from worker.engine.verify.verifier import Verifier
+
+PROMPT = [5, 17, 3, 88, 41]
+# Plain, recurrent, windows, blocks that return tuples, and blocks with several streams.
+FAMILIES = ["llama", "qwen3_5", "gemma2", "gemma4_text", "gemma3n", "mamba2"]
+
+
+class Submissions:
+    """The shapes of what was handed over."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shapes: list[tuple[int, ...]] = []
+        submit = mx.async_eval
+
+        def noted(*outputs: mx.array) -> None:
+            self.shapes += [output.shape for output in outputs]
+            submit(*outputs)  # type: ignore[no-untyped-call]
+
+        monkeypatch.setattr(mx, "async_eval", noted)
+
+
+def arrays_of(cache: list[Any]) -> list[mx.array]:
+    found: list[mx.array] = []
+    mapped(cache, found.append)
+    return found
+
+
+def layers(count: int) -> Any:
+    """A model with so many decoder blocks."""
+    model = tiny_model("llama")
+    model.model.layers = model.model.layers[:1] * count
+    return model
+
+
+@pytest.mark.parametrize(
+    ("blocks", "ends"),
+    [(1, []), (2, [0]), (3, [0, 1]), (30, [0, 4, 8, 12, 16, 20, 24, 28]), (64, [0, 8, 16, 24, 32, 40, 48, 56])],
+)
+def test_a_pass_has_eight_pieces_and_a_rest_where_there_are_so_many_blocks(blocks: int, ends: list[int]) -> None:
+    assert divide(layers(blocks)) == ends
+
+
+def test_models_built_otherwise_stay_in_one_piece() -> None:
+    model = tiny_model("gpt2")
+    assert divide(model) == []
+    assert Verifier(model).forward(TokenTree(5), make_prompt_cache(model)).shape[0] == 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_passes_in_pieces_give_the_same_bits(family: str) -> None:
+    whole, model = tiny_model(family), tiny_model(family)
+    verifier = Verifier(model)
+    tree = random_tree(11, 9, 4, 90, random.Random(1))
+    cache = verifier.new_cache()
+    verifier.prefill(PROMPT, cache)
+    logits = [verifier.forward(tree, cache)]
+    verifier.commit(tree, tree.path(8), cache)
+    logits += [verifier.step(mx.array([7]), cache), verifier.forward(TokenTree(8), cache)]
+
+    # The same without pieces: `whole` is instrumented for trees, and never within `submitting`.
+    Verifier(whole)
+    expected_cache = adopt(make_prompt_cache(whole))
+    whole(mx.array([PROMPT]), cache=expected_cache)
+    with tree_pass(tree):
+        expected = [whole(mx.array([tree.tokens]), cache=expected_cache)[0]]
+    for layer in expected_cache:
+        layer.commit(len(tree), tree.path(8))
+    expected += [whole(mx.array([[token]]), cache=expected_cache)[0] for token in (7, 8)]
+
+    assert all(mx.array_equal(*pair) for pair in zip(logits, expected, strict=True))
+    pairs = list(zip(arrays_of(cache), arrays_of(expected_cache), strict=True))
+    assert pairs
+    assert all(mx.array_equal(*pair) for pair in pairs)
+
+
+def test_chains_over_caches_that_are_restored_give_the_same_bits() -> None:
+    model = tiny_model("qwen3_5")
+    verifier = Verifier(model, "chain")
+    cache = verifier.new_cache()
+    verifier.prefill(PROMPT, cache)
+    expected_cache = copied_all(cache)
+    tree = TokenTree(11)
+    for node in range(3):
+        tree.add(node, 12 + node, 1.0)
+    logits = verifier.forward(tree, cache)
+    expected = model(mx.array([tree.tokens]), cache=copied_all(expected_cache))[0]
+    assert mx.array_equal(logits, expected)
+    verifier.commit(tree, [0, 1], cache)
+    model(mx.array([tree.tokens[:2]]), cache=expected_cache)
+    expected = model(mx.array([[7]]), cache=expected_cache)[0]
+    assert mx.array_equal(verifier.step(mx.array([7]), cache), expected)
+
+
+def test_blocks_are_handed_over_while_the_pass_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama")
+    verifier = Verifier(model)
+    verifier.taps = Taps(model, blocks=(0, 2), normed=True)
+    cache = verifier.new_cache()
+    width = model.model.embed_tokens.weight.shape[1]
+    submissions = Submissions(monkeypatch)
+
+    verifier.prefill(PROMPT, cache)
+    assert submissions.shapes == []
+    tree = random_tree(11, 5, 3, 90, random.Random(1))
+    verifier.forward(tree, cache)
+    assert submissions.shapes == [(1, 5, width)] * 2
+    assert verifier.hidden is not None
+    assert verifier.hidden.shape == (5, 3 * width)
+    verifier.abandon(tree, cache)
+    verifier.step(mx.array([7]), cache)
+    assert submissions.shapes[2:] == [(1, 1, width)] * 2
+    model(mx.array([[8]]), cache=cache)
+    assert len(submissions.shapes) == 4
+
+
+def test_a_model_that_compiles_its_blocks_stays_in_one_piece() -> None:
+    model = tiny_model("llama")
+    tokens = mx.array([PROMPT])
+    expected = model(tokens)
+    divide(model)
+    with submitting():
+        logits = mx.compile(lambda prompt: model(prompt))(tokens)
+    assert mx.allclose(logits, expected, rtol=1e-5, atol=1e-6)
