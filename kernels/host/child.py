@@ -50,6 +50,7 @@ class Options(ctypes.Structure):
         ("metered", ctypes.c_int32),
         ("poisoned", ctypes.c_int32),
         ("check_finite", ctypes.c_int32),
+        ("flush_denormals", ctypes.c_int32),
     ]
 
 
@@ -105,6 +106,7 @@ def run(runtime: ctypes.CDLL, entry: Any, request: dict[str, Any]) -> dict[str, 
         chosen["metered"],
         chosen["poison_outputs"],
         chosen["metered"] and chosen["check_finite"],
+        chosen["flush_denormals"],
     )
     report = Report()
     three = ctypes.c_uint32 * 3

@@ -29,6 +29,8 @@ class RunOptions:
     contract: bool = False
     """Fuses multiplications with the additions that take them, where Metal's compiler may: within statements, and in
     math modes relaxed and fast everywhere (Metal Shading Language Specification, 1.6.3)."""
+    flush_denormals: bool = False
+    """Takes denormal floats for zeros in arithmetic, as Metal may in every math mode (8.1 of the same)."""
     check_finite: bool = True
     """Reports an infinity or a NaN that a `fast::` function, or in math mode fast a comparison, meets or gives."""
     metered: bool = True

@@ -33,6 +33,7 @@ struct Options {
   int32_t metered;
   int32_t poisoned;      // fill outputs with 0xff bytes; otherwise with zeros
   int32_t check_finite;  // of what fast math assumes to be finite
+  int32_t flush_denormals;
 };
 
 struct Finding {

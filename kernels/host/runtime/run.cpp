@@ -62,6 +62,21 @@ static void place_threads(const Grid& grid, uint32_t index) {
   }
 }
 
+// Of floats; half keeps its denormals, as on Metal.
+static void flush_denormals(bool flush) {
+#if defined(__x86_64__)
+  const unsigned both = 0x8040;  // results and operands
+  unsigned control = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(flush ? control | both : control & ~both);
+#else
+  uint64_t control;
+  asm volatile("mrs %0, fpcr" : "=r"(control));
+  const uint64_t bit = 1ull << 24;
+  control = flush ? control | bit : control & ~bit;
+  asm volatile("msr fpcr, %0" : : "r"(control));
+#endif
+}
+
 // The order in which threadgroups run.
 static uint32_t* order_of(uint32_t count) {
   uint32_t* order = (uint32_t*)malloc(count * sizeof(uint32_t));
@@ -103,6 +118,7 @@ void host_run(Entry entry, Buffer* buffers, int count, const uint32_t* grid_thre
   double began = now();
   uint32_t* order = order_of(groups);
   report->completed = 1;
+  flush_denormals(options.flush_denormals);
   for (uint32_t i = 0; i < groups && report->completed; i++) {
     place_threads(grid, order[i]);
     clear_threadgroup_memory();
@@ -110,6 +126,7 @@ void host_run(Entry entry, Buffer* buffers, int count, const uint32_t* grid_thre
     report->completed = run_fibers(entry, arguments);
     report->threadgroups++;
   }
+  flush_denormals(false);
   free(order);
   report->seconds = now() - began;
   unbind_buffers();

@@ -88,6 +88,27 @@ def test_contraction_rounds_a_product_and_its_sum_once_where_the_math_mode_allow
         np.testing.assert_allclose(np.array(halves), twice, atol=2.0**-10)
 
 
+@pytest.mark.parametrize("flush", [False, True])
+def test_denormals_are_zeros_in_arithmetic_on_demand(flush: bool) -> None:
+    source = """
+        uint i = thread_position_in_grid.x;
+        out[i] = x[i] * 2.0f;
+        sums[i] = simd_sum(i == 7 ? x[7] : 0.0f);
+        halved[i] = y[i] * 0.5f;
+        copied[i] = x[i];
+    """
+    tiny = np.float32(2.0**-140)
+    outputs = dict.fromkeys(("out", "sums", "halved", "copied"), ((32,), mx.float32))
+    options = RunOptions(flush_denormals=flush)
+    inputs = {"x": np.full(32, tiny), "y": np.full(32, 1.5e-38, np.float32)}
+    (out, sums, halved, copied), _ = run(source, inputs, outputs, grid=(32, 1, 1), options=options)
+    kept = 0 if flush else 1
+    assert np.array(out).tolist() == [2 * tiny * kept] * 32
+    assert np.array(sums).tolist() == [tiny * kept] * 32
+    np.testing.assert_allclose(np.array(halved), 0.75e-38 * kept, rtol=1e-5)
+    assert np.array(copied).tolist() == [tiny] * 32
+
+
 def test_a_kernel_that_assumes_where_matrix_elements_lie_is_right_in_layout_0_only() -> None:
     source = """
         simdgroup_matrix<float, 8, 8> a;
