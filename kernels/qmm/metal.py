@@ -13,10 +13,6 @@ from kernels.qmm.reference import Product
 Name = Literal["tensor", "simdgroup"]
 COLUMNS_PER_THREADGROUP = 32
 THREADS_PER_THREADGROUP = 128
-HEADERS: dict[Name, tuple[str, ...]] = {
-    "tensor": ("tensor_header.metal", "dequantise_header.metal"),
-    "simdgroup": ("simdgroup_header.metal",),
-}
 
 
 def product(name: Name, factory: Callable[..., Any]) -> Product:
@@ -30,7 +26,7 @@ def product(name: Name, factory: Callable[..., Any]) -> Product:
         input_names=["x", "w", "scales", "biases"],
         output_names=["out"],
         source=_text(f"{name}.metal"),
-        header="".join(map(_text, HEADERS[name])),
+        header=_text(f"{name}_header.metal"),
     )
 
     def run(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> mx.array:
