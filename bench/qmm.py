@@ -13,7 +13,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -134,18 +133,15 @@ def planned(args: argparse.Namespace, dtype: mx.Dtype) -> list[list[Any]]:
                 call = partial(_called, product(mx.fast.cuda_kernel, _always(how)), args.group_size, args.bits)
                 us = microseconds_in_turn(call, x, over, args.turns)
                 wrong = error(call(x, over[0]), x, over[0], args.group_size, args.bits)
-                kind = [how.warps, how.split, how.phases, how.teams, how.stages]
+                kind = [how.warps, how.tiling.tall, how.split, how.phases, how.teams]
                 rows.append([f"{depth} x {columns}", count, *kind, expected, us, wrong])
                 print(rows[-1], flush=True)
     return rows
 
 
-def _plans(rows: int, depth: int, columns: int, group_size: int, bits: int) -> Iterator[tuple[float, Plan]]:
-    """The most promising plans, and the first of them with fewer tiles on their way."""
-    best = sorted(plans(rows, depth, columns, group_size, bits), key=lambda one: one[0])[:PLANS]
-    yield from best
-    for stages in (2, 3):
-        yield best[0][0], replace(best[0][1], stages=stages)
+def _plans(rows: int, depth: int, columns: int, group_size: int, bits: int) -> list[tuple[float, Plan]]:
+    """The most promising plans."""
+    return sorted(plans(rows, depth, columns, group_size, bits), key=lambda one: one[0])[:PLANS]
 
 
 def _always(how: Plan) -> Planner:

@@ -3,8 +3,8 @@
 // Tensor cores multiply 16 rows of q by 8 rows of x. A 4-bit q enters as base + q, exact in T and one operation for two
 // weights (8-bit: two such digits); the float32 sum of a group is then scaled, and (bias - base * scale) * sum of x is
 // added. So no weight is rounded. K is cut into slices of SPAN groups, one to each warp, which keeps its slice of x in
-// registers and lets the block's tiles of 16 weight rows stream past it, through a ring of STAGES tiles of its own in
-// shared memory. The warps' sums are added in a fixed order: over warps, over phases (a block goes over its tiles once
+// registers and lets the block's tiles of 16 * TALL weight rows stream past it, through a ring of STAGES tiles of its own
+// in shared memory. The warps' sums are added in a fixed order: over warps, over phases (a block goes over its tiles once
 // for each part of K), and over the SPLIT blocks of a team, of which the last to arrive adds what all of them left in
 // `parts`. Two runs give the same bits.
 //
@@ -20,9 +20,10 @@ constexpr int words = GROUP * BITS / 128;   // words that a lane holds of one gr
 constexpr int vectors = GROUP / 32;         // 16-byte vectors that a lane holds of one group of one row of x
 constexpr int levels = BITS / 4;            // 4-bit digits of a weight
 constexpr float base = BITS == 4 ? E::base : 17.0f * E::base;
-constexpr int fragments = columns * 32;     // float4 accumulators of a warp
+constexpr int tile_rows = 16 * TALL;         // weight rows of a tile
+constexpr int fragments = TALL * columns * 32;  // float4 accumulators of a warp
 constexpr int row_bytes = SPAN * GROUP * BITS / 8, row_pieces = row_bytes / 16;  // of a tile's row
-constexpr int stage_bytes = 16 * row_bytes + 64 * SPAN;                           // weights, scales, biases of a tile
+constexpr int weight_bytes = tile_rows * row_bytes, stage_bytes = weight_bytes + 4 * tile_rows * SPAN;  // of a tile
 
 // 16-byte pieces of a row change places so that the lanes of a warp read from all banks.
 constexpr int swizzle = words == 1 ? 7 : words == 2 ? 3 : 1, swizzle_shift = words == 2 ? 1 : words == 4 ? 2 : 0;
@@ -36,7 +37,7 @@ const int g = lane / 4, t = lane % 4;
 // The team's tiles of weight rows, of which each block of the team has its slices of K.
 constexpr int SPLIT = QMM_SPLIT, WARPS = QMM_WARPS;
 const int rank = blockIdx.x % SPLIT, team = blockIdx.x / SPLIT, teams = gridDim.x / SPLIT;
-const int tiles = (N + 15) / 16;
+const int tiles = (N + tile_rows - 1) / tile_rows;
 const int first_tile = static_cast<long long>(tiles) * team / teams;
 const int own_tiles = static_cast<int>(static_cast<long long>(tiles) * (team + 1) / teams) - first_tile;
 
@@ -50,34 +51,46 @@ sums += warp * SPAN * ROWS;
 for (int phase = 0; phase < PHASES; ++phase) {
   const int first_group = ((phase * SPLIT + rank) * WARPS + warp) * SPAN;
   const int groups = max(0, min(SPAN, row_groups - first_group));
-  const bool whole = groups == SPAN && row_groups % SPAN == 0 && qmm::aligned<SPAN>(scales) && qmm::aligned<SPAN>(biases);
+  const bool whole = SPAN > 1 && groups == SPAN && row_groups % SPAN == 0 && qmm::aligned<SPAN>(scales) && qmm::aligned<SPAN>(biases);
 
-  // Tiles on their way to this warp.
+  // Tiles on their way to this warp. Lanes 0 to 15 have the scales of a row, the others the biases.
+  constexpr int rows_at_once = 32 / row_pieces;
+  const int copied_row = lane / row_pieces, piece = lane % row_pieces;
+  const bool in_row = first_group * (4 * words) + piece * 4 < row_words;
+  const uint32_t* next_words = w + static_cast<size_t>(first_tile * tile_rows + copied_row) * row_words + first_group * (4 * words) + piece * 4;
+  const T* next_affine = (lane < 16 ? scales : biases) + static_cast<size_t>(first_tile * tile_rows + lane % 16) * row_groups + first_group;
+  const uint32_t ring_at = qmm::shared(ring);
   int ahead = 0, ahead_slot = 0;
   auto fetch = [&]() {
     if (ahead < own_tiles) {
-      unsigned char* to = ring + ahead_slot * stage_bytes;
-      const int top = (first_tile + ahead) * 16;
+      const int left = N - (first_tile + ahead) * tile_rows;
+      const uint32_t to = ring_at + ahead_slot * stage_bytes;
+      const uint32_t to_affine = to + weight_bytes + lane * SPAN * 2;
+      if (whole && left >= tile_rows) {
 #pragma unroll
-      for (int i = 0; i < row_pieces / 2; ++i) {
-        const int r = i * (32 / row_pieces) + lane / row_pieces, piece = lane % row_pieces;
-        const int word = first_group * (4 * words) + piece * 4;
-        const bool there = top + r < N && word < row_words;
-        qmm::copy<16>(to + r * row_bytes + place(r, piece) * 16,
-                      w + (there ? static_cast<size_t>(top + r) * row_words + word : 0), there);
-      }
-      // Lanes 0 to 15 have the scales of a row, the others the biases.
-      const bool there = top + lane % 16 < N;
-      const T* from = (lane < 16 ? scales : biases) + (there ? static_cast<size_t>(top + lane % 16) * row_groups : 0);
-      unsigned short* own = reinterpret_cast<unsigned short*>(to + 16 * row_bytes) + lane * SPAN;
-      if (SPAN > 1 && whole) {
-        qmm::copy<(SPAN > 1 ? SPAN * 2 : 4)>(own, from + (there ? first_group : 0), there);
+        for (int i = 0; i < tile_rows / rows_at_once; ++i) {
+          const int r = i * rows_at_once + copied_row;
+          qmm::copy<16>(to + r * row_bytes + place(r, piece) * 16, next_words + i * rows_at_once * row_words);
+        }
+#pragma unroll
+        for (int tall = 0; tall < TALL; ++tall) {
+          qmm::copy<(SPAN > 1 ? SPAN * 2 : 4)>(to_affine + tall * SPAN * 64, next_affine + tall * 16 * row_groups);
+        }
       } else {
-#pragma unroll
-        for (int u = 0; u < SPAN; ++u) {
-          own[u] = there && u < groups ? reinterpret_cast<const unsigned short*>(from)[first_group + u] : 0;
+        for (int i = 0; i < tile_rows / rows_at_once; ++i) {
+          const int r = i * rows_at_once + copied_row;
+          const bool there = in_row && r < left;
+          qmm::copy_if(to + r * row_bytes + place(r, piece) * 16, there ? next_words + i * rows_at_once * row_words : w, there);
+        }
+        for (int i = 0; i < TALL * SPAN; ++i) {
+          const int tall = i / SPAN, u = i % SPAN;
+          const bool there = u < groups && tall * 16 + lane % 16 < left;
+          const unsigned short* from = reinterpret_cast<const unsigned short*>(next_affine + tall * 16 * row_groups);
+          qmm::write(to_affine + tall * SPAN * 64 + u * 2, there ? from[u] : 0);
         }
       }
+      next_words += tile_rows * row_words;
+      next_affine += tile_rows * row_groups;
       ++ahead;
       if (++ahead_slot == STAGES) {
         ahead_slot = 0;
@@ -92,16 +105,36 @@ for (int phase = 0; phase < PHASES; ++phase) {
 
   // x in the order in which the lanes multiply it: a lane's weights of a group are GROUP / 4 neighbours in k.
   uint4 xs[SPAN][columns][vectors];
-  const bool aligned = qmm::aligned<8>(x);
+  const bool at_once = groups == SPAN && qmm::aligned<8>(x);
+#pragma unroll
+  for (int c = 0; c < columns; ++c) {
+    const int m = c * 8 + g;
+    const T* from = x + static_cast<size_t>(min(m, M - 1)) * K + min(first_group, row_groups - 1) * GROUP + t * (GROUP / 4);
+    if (at_once) {
+#pragma unroll
+      for (int i = 0; i < SPAN * vectors; ++i) {
+        xs[i / vectors][c][i % vectors] = make_uint4(0, 0, 0, 0);
+        if (m < M) {
+          xs[i / vectors][c][i % vectors] = *reinterpret_cast<const uint4*>(from + i / vectors * GROUP + i % vectors * 8);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < SPAN * vectors; ++i) {
+        xs[i / vectors][c][i % vectors] = make_uint4(0, 0, 0, 0);
+        if (m < M && i / vectors < groups) {
+          xs[i / vectors][c][i % vectors] = qmm::load_eight(from + i / vectors * GROUP + i % vectors * 8);
+        }
+      }
+    }
+  }
 #pragma unroll
   for (int u = 0; u < SPAN; ++u) {
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
 #pragma unroll
       for (int v = 0; v < vectors; ++v) {
-        const int m = c * 8 + g, k = (first_group + u) * GROUP + t * (GROUP / 4) + v * 8;
-        const bool there = m < M && u < groups;
-        const uint4 all = qmm::load_eight(x + static_cast<size_t>(there ? m : 0) * K + (there ? k : 0), there, aligned);
+        const uint4 all = xs[u][c][v];
         uint4& order = xs[u][c][v];
         if constexpr (BITS == 4) {  // (0, 4), (1, 5), (2, 6), (3, 7)
           order.x = __byte_perm(all.x, all.z, 0x5410);
@@ -147,75 +180,87 @@ for (int phase = 0; phase < PHASES; ++phase) {
       if (++slot == STAGES) {
         slot = 0;
       }
-      qmm::Halves<SPAN> scale[2], bias[2];
+      qmm::Halves<SPAN> scale[TALL][2], bias[TALL][2];
+      float acc[TALL][columns][4];
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const unsigned short* at = reinterpret_cast<const unsigned short*>(stage + 16 * row_bytes) + (g + 8 * r) * SPAN;
-        scale[r].load(at);
-        bias[r].load(at + 16 * SPAN);
-      }
-      float acc[columns][4];
+      for (int tall = 0; tall < TALL; ++tall) {
 #pragma unroll
-      for (int j = 0; j < columns * 4; ++j) {
-        acc[j / 4][j % 4] = 0.0f;
+        for (int r = 0; r < 2; ++r) {
+          const unsigned short* at =
+              reinterpret_cast<const unsigned short*>(stage + weight_bytes) + (tall * 32 + g + 8 * r) * SPAN;
+          scale[tall][r].load(at);
+          bias[tall][r].load(at + 16 * SPAN);
+        }
+#pragma unroll
+        for (int j = 0; j < columns * 4; ++j) {
+          acc[tall][j / 4][j % 4] = 0.0f;
+        }
       }
 #pragma unroll
       for (int u = 0; u < SPAN; ++u) {
-        uint32_t packed[2][words];
+        float2 total_x[columns];
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
+        for (int c = 0; c < columns; ++c) {
+          total_x[c] = reinterpret_cast<const float2*>(sums)[(u * ROWS + c * 8) / 2 + t];
+        }
 #pragma unroll
-          for (int j = 0; j < words; j += 4) {
-            const int at = u * 4 * words + t * words + j;
-            qmm::read(packed[r], j, stage + (g + 8 * r) * row_bytes + place(g, at / 4) * 16 + at % 4 * 4);
+        for (int tall = 0; tall < TALL; ++tall) {
+          uint32_t packed[2][words];
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+#pragma unroll
+            for (int j = 0; j < words; j += 4) {
+              const int at = u * 4 * words + t * words + j;
+              qmm::read(packed[r], j, stage + (tall * 16 + g + 8 * r) * row_bytes + place(g, at / 4) * 16 + at % 4 * 4);
+            }
           }
-        }
-        float sum[levels][columns][4];
+          float sum[levels][columns][4];
 #pragma unroll
-        for (int j = 0; j < levels * columns * 4; ++j) {
-          sum[j / (columns * 4)][j / 4 % columns][j % 4] = 0.0f;
-        }
+          for (int j = 0; j < levels * columns * 4; ++j) {
+            sum[j / (columns * 4)][j / 4 % columns][j % 4] = 0.0f;
+          }
 #pragma unroll
-        for (int v = 0; v < vectors; ++v) {
+          for (int v = 0; v < vectors; ++v) {
 #pragma unroll
-          for (int part = 0; part < 2; ++part) {
+            for (int part = 0; part < 2; ++part) {
 #pragma unroll
-            for (int level = 0; level < levels; ++level) {
-              // 4 bits: a word is 8 weights, two products. 8 bits: a word is 4 weights of two digits, a product for each.
-              const int word = BITS == 4 ? v : 2 * v + part;
-              const int low = BITS == 4 ? 2 * part : level, high = BITS == 4 ? 2 * part + 1 : level + 2;
-              const uint32_t upper = packed[0][word], lower = packed[1][word];
-              const uint32_t a[4] = {E::pair(upper, low), E::pair(lower, low), E::pair(upper, high), E::pair(lower, high)};
+              for (int level = 0; level < levels; ++level) {
+                // 4 bits: a word is 8 weights, two products. 8 bits: it is 4 weights of two digits, a product for each.
+                const int word = BITS == 4 ? v : 2 * v + part;
+                const int low = BITS == 4 ? 2 * part : level, high = BITS == 4 ? 2 * part + 1 : level + 2;
+                const uint32_t upper = packed[0][word], lower = packed[1][word];
+                const uint32_t a[4] = {E::pair(upper, low), E::pair(lower, low), E::pair(upper, high), E::pair(lower, high)};
 #pragma unroll
-              for (int c = 0; c < columns; ++c) {
-                const uint4& b = xs[u][c][v];
-                E::multiply(sum[level][c], a, part ? b.z : b.x, part ? b.w : b.y);
+                for (int c = 0; c < columns; ++c) {
+                  const uint4& b = xs[u][c][v];
+                  E::multiply(sum[level][c], a, part ? b.z : b.x, part ? b.w : b.y);
+                }
               }
             }
           }
-        }
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float s = E::lift(scale[r][u]);
-          const float offset = fmaf(-base, s, E::lift(bias[r][u]));
+          for (int r = 0; r < 2; ++r) {
+            const float s = E::lift(scale[tall][r][u]);
+            const float offset = fmaf(-base, s, E::lift(bias[tall][r][u]));
 #pragma unroll
-          for (int c = 0; c < columns; ++c) {
-            const float2 total_x = reinterpret_cast<const float2*>(sums)[(u * ROWS + c * 8) / 2 + t];
+            for (int c = 0; c < columns; ++c) {
 #pragma unroll
-            for (int j = 0; j < 2; ++j) {
-              float product = sum[0][c][r * 2 + j];
-              if constexpr (levels == 2) {
-                product = fmaf(16.0f, sum[levels - 1][c][r * 2 + j], product);
+              for (int j = 0; j < 2; ++j) {
+                float product = sum[0][c][r * 2 + j];
+                if constexpr (levels == 2) {
+                  product = fmaf(16.0f, sum[levels - 1][c][r * 2 + j], product);
+                }
+                float& into = acc[tall][c][r * 2 + j];
+                into = fmaf(s, product, fmaf(offset, j ? total_x[c].y : total_x[c].x, into));
               }
-              float& into = acc[c][r * 2 + j];
-              into = fmaf(s, product, fmaf(offset, j ? total_x.y : total_x.x, into));
             }
           }
         }
       }
 #pragma unroll
-      for (int c = 0; c < columns; ++c) {
-        own[(i * columns + c) * 32] = make_float4(acc[c][0], acc[c][1], acc[c][2], acc[c][3]);
+      for (int j = 0; j < TALL * columns; ++j) {
+        const float(&from)[4] = acc[j / columns][j % columns];
+        own[(i * TALL * columns + j) * 32] = make_float4(from[0], from[1], from[2], from[3]);
       }
     }
     // One barrier a round: what the warps write next is the other half, and that was added before this barrier.
@@ -238,7 +283,7 @@ for (int phase = 0; phase < PHASES; ++phase) {
 #if QMM_SPLIT > 1
         reinterpret_cast<float4*>(parts)[(static_cast<size_t>(rank) * tiles + first_tile) * fragments + at] = value;
 #else
-        qmm::store<ROWS>(y, value, first_tile, at, M, N);
+        qmm::store<ROWS, TALL>(y, value, first_tile, at, M, N);
 #endif
       }
     }
@@ -264,7 +309,7 @@ if (last) {
     for (int other = 1; other < SPLIT; ++other) {
       value = qmm::sum(value, __ldcg(from + static_cast<size_t>(other) * tiles * fragments + i));
     }
-    qmm::store<ROWS>(y, value, first_tile, i, M, N);
+    qmm::store<ROWS, TALL>(y, value, first_tile, i, M, N);
   }
 }
 #endif

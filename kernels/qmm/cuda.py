@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,38 @@ COMPUTE_CAPABILITY = "sm_90"  # of mx.device_info()["architecture"]
 MULTIPROCESSORS = 132
 SHARED_BYTES = 226 * 1024  # of one block; the last of 227 KiB is for what is not counted here
 HALF_OF_SHARED_BYTES = 113 * 1024  # leaves as much for the L1 cache
-TILE = 16  # weight rows
-ROUND = 2  # tiles between two barriers of a block
-STAGES = 4  # of a warp's ring of tiles
-MOST_WARPS = {8: 20, 16: 16, 32: 14}  # of a block by rows of x, for the registers that a thread needs
 MOST_PHASES = 16
 LEAST_ELEMENTS = 8
-SPLITS = (1, 2, 3, 4, 6, 11, 12)
+SPLITS = range(1, 13)
 # Of one multiprocessor, in bytes per microsecond: from memory, and from the L2 cache. Measured on an H200.
 MEMORY_RATE, CACHE_RATE = 32_000, 45_000
-# What a launch costs beyond its bytes: for each phase, and where blocks wait for one another.
-PHASE_US, SPLIT_US = 0.8, 1.5
+# Instructions of warps that a multiprocessor issues in a microsecond when it has 20 warps.
+ISSUE_RATE = 4300
+# What a launch costs besides: from its start, for each further phase, and where blocks wait for one another.
+START_US, PHASE_US, SPLIT_US = 5.0, 5.0, 1.5
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """What a warp has at a time: of a tile of 16 * tall weight rows `bytes` of each row.
+
+    stages: of its ring of tiles. round: tiles between two barriers of a block. most_warps: of a block, for the
+    registers that a thread needs.
+    """
+
+    bytes: int
+    tall: int
+    stages: int
+    round: int
+    most_warps: int
+
+
+# By rows of x, of which a thread keeps its part in up to 64 registers.
+TILINGS = {
+    8: (Tiling(128, 1, 3, 4, 20),),
+    16: (Tiling(128, 1, 3, 4, 12), Tiling(64, 2, 3, 1, 20)),
+    32: (Tiling(64, 1, 3, 2, 12),),
+}
 
 
 @dataclass(frozen=True)
@@ -37,17 +58,17 @@ class Plan:
 
     rows: of x, padded to 8, 16 or 32. span: groups of K that a warp has at a time. warps: of a block. split: blocks of
     a team, which share its weight rows and divide K. phases: parts of K that a block goes over one by one.
-    stages: of a warp's ring of tiles. shared_bytes: of a block.
+    shared_bytes: of a block.
     """
 
     rows: int
+    tiling: Tiling
     span: int
     warps: int
     split: int
     phases: int
-    teams: int
-    shared_bytes: int
-    stages: int = STAGES
+    teams: int = 1
+    shared_bytes: int = 0
 
     @property
     def threads(self) -> int:
@@ -78,38 +99,46 @@ def plan(rows: int, depth: int, columns: int, group_size: int, bits: int) -> Pla
 
 def plans(rows: int, depth: int, columns: int, group_size: int, bits: int) -> Iterator[tuple[float, Plan]]:
     """All plans, each with the microseconds that it should take."""
-    padded = next(most for most in (8, 16, 32) if rows <= most)
-    # A thread keeps its part of a span of x in up to 64 registers.
-    span = max(1, (128 if bits == 8 or padded == 32 else 256) // group_size)
-    slices = _ceiling(depth // group_size, span)
-    tiles = _ceiling(columns, TILE)
-    fragments = padded // 8 * 512  # bytes of a tile's sums
-    stage = TILE * span * (group_size * bits // 8 + 4)
-    of_warp = 2 * ROUND * fragments + span * padded * 4 + STAGES * stage
-    for split in SPLITS:
-        for phases in range(1, MOST_PHASES + 1):
-            warps = _ceiling(slices, split * phases)
-            if warps > MOST_WARPS[padded] or (warps == 1 and split * phases > slices):
-                continue
-            resident = MULTIPROCESSORS // split
-            waves = 1
-            while True:
-                teams = min(tiles, resident * waves)
-                own = _ceiling(tiles, teams)
-                shared = warps * of_warp + (own * fragments if phases > 1 else 0)
-                if shared <= SHARED_BYTES or teams == tiles:
-                    break
-                waves += 1
-            if shared > SHARED_BYTES:
-                continue
-            weights = own * TILE * (depth * bits // 8 + 4 * (depth // group_size)) / split * waves
-            x = rows * depth * 2 / split * waves
-            us = max(weights / MEMORY_RATE, (weights + x) / CACHE_RATE) + phases * waves * PHASE_US
-            if split > 1:
-                us += SPLIT_US + own * fragments * split / CACHE_RATE
-            us *= max(1.0, 8 / warps)  # fewer warps do not ask for enough at a time
-            room = HALF_OF_SHARED_BYTES if shared <= HALF_OF_SHARED_BYTES else SHARED_BYTES
-            yield us, Plan(padded, span, warps, split, phases, teams, room)
+    padded = next(most for most in TILINGS if rows <= most)
+    for tiling in TILINGS[padded]:
+        span = max(1, tiling.bytes * 8 // bits // group_size)
+        slices = _ceiling(depth // group_size, span)
+        for split in SPLITS:
+            for phases in range(1, MOST_PHASES + 1):
+                warps = _ceiling(slices, split * phases)
+                if warps <= tiling.most_warps and split * phases <= slices:
+                    how = Plan(padded, tiling, span, warps, split, phases)
+                    yield from _placed(how, rows, depth, columns, group_size, bits)
+
+
+def _placed(how: Plan, rows: int, depth: int, columns: int, group_size: int, bits: int) -> Iterator[tuple[float, Plan]]:
+    """`how` with its teams, and the microseconds that it should take, if it fits."""
+    tile = 16 * how.tiling.tall
+    tiles = _ceiling(columns, tile)
+    sums = tile * how.rows * 4  # bytes of a tile's
+    stage = tile * how.span * (group_size * bits // 8 + 4)
+    of_warp = 2 * how.tiling.round * sums + how.span * how.rows * 4 + how.tiling.stages * stage
+    waves = 0
+    while True:
+        waves += 1
+        teams = min(tiles, MULTIPROCESSORS // how.split * waves)
+        own = _ceiling(tiles, teams)
+        shared = how.warps * of_warp + (own * sums if how.phases > 1 else 0)
+        if shared <= SHARED_BYTES:
+            break
+        if teams == tiles:
+            return
+    visits = own * waves * how.phases * how.warps
+    us = max(
+        visits * stage / MEMORY_RATE,
+        (visits * stage + rows * depth * 2 / how.split * waves) / CACHE_RATE,
+        visits * (40 + stage * (4 / bits) * (0.08 + 0.0035 * how.rows)) / ISSUE_RATE / min(1, 0.4 + how.warps * 0.03),
+    )
+    us += START_US + (how.phases * waves - 1) * PHASE_US
+    if how.split > 1:
+        us += SPLIT_US + own * sums * how.split / CACHE_RATE
+    room = HALF_OF_SHARED_BYTES if shared <= HALF_OF_SHARED_BYTES else SHARED_BYTES
+    yield us, replace(how, teams=teams, shared_bytes=room)
 
 
 def product(factory: Callable[..., Any], planner: Planner = plan) -> Product:
@@ -139,7 +168,8 @@ def product(factory: Callable[..., Any], planner: Planner = plan) -> Product:
         if how.split > 1:
             # Blocks count their arrivals where they find zeros: an array of its own for each call.
             inputs.append(mx.zeros((max(how.teams, LEAST_ELEMENTS),), mx.uint32))
-            shapes.append((how.split * _ceiling(columns, TILE) * TILE * how.rows,))
+            tile = 16 * how.tiling.tall
+            shapes.append((how.split * _ceiling(columns, tile) * tile * how.rows,))
             dtypes.append(mx.float32)
         out: list[mx.array] = kernel(how.split, how.warps, how.shared_bytes)(
             inputs=inputs,
@@ -149,8 +179,9 @@ def product(factory: Callable[..., Any], planner: Planner = plan) -> Product:
                 ("BITS", bits),
                 ("GROUP", group_size),
                 ("SPAN", how.span),
-                ("STAGES", how.stages),
-                ("ROUND", ROUND),
+                ("TALL", how.tiling.tall),
+                ("STAGES", how.tiling.stages),
+                ("ROUND", how.tiling.round),
                 ("PHASES", how.phases),
             ],
             grid=(how.grid, 1, 1),

@@ -6,6 +6,13 @@
 
 namespace qmm {
 
+// (word & mask) | base in one instruction, for which one of them has to be in a register.
+__device__ __forceinline__ uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t base) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(word), "r"(mask), "r"(base));
+  return result;
+}
+
 template <typename T>
 struct Element;
 
@@ -15,7 +22,7 @@ struct Element<__nv_bfloat16> {
   static constexpr uint32_t mask = 0x000f000fu, base_bits = 0x43004300u, ones = 0x3f803f80u;
   static constexpr float base = 128.0f;
   static __device__ __forceinline__ uint32_t pair(uint32_t word, int i) {
-    return ((word >> (4 * i)) & mask) | base_bits;
+    return masked_or(word >> (4 * i), mask, base_bits);
   }
   static __device__ __forceinline__ float lift(uint32_t bits) {
     return __uint_as_float(bits << 16);
@@ -37,7 +44,7 @@ struct Element<__half> {
   static constexpr uint32_t mask = 0x00f000f0u, base_bits = 0x54005400u, ones = 0x3c003c00u;
   static constexpr float base = 64.0f;
   static __device__ __forceinline__ uint32_t pair(uint32_t word, int i) {
-    return ((i ? word >> (4 * i - 4) : word << 4) & mask) | base_bits;
+    return masked_or(i ? word >> (4 * i - 4) : word << 4, mask, base_bits);
   }
   static __device__ __forceinline__ float lift(uint32_t bits) {
     return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
@@ -53,17 +60,28 @@ struct Element<__half> {
   }
 };
 
-// Copy BYTES (4, 8 or 16) to shared memory in the background, 16 past the L1 cache; zeros if not `there`.
+// The address of shared memory as instructions take it.
+__device__ __forceinline__ uint32_t shared(const void* at) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(at));
+}
+
+// Copy BYTES (4, 8 or 16) to shared memory in the background, 16 past the L1 cache.
 template <int BYTES>
-__device__ __forceinline__ void copy(void* to, const void* from, bool there) {
-  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  const int count = there ? BYTES : 0;
+__device__ __forceinline__ void copy(uint32_t to, const void* from) {
   if constexpr (BYTES == 16) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(count) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;"
-                 ::"r"(at), "l"(from), "n"(BYTES), "r"(count) : "memory");
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(BYTES) : "memory");
   }
+}
+
+// Copy 16 bytes, or zeros if not `there`.
+__device__ __forceinline__ void copy_if(uint32_t to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+
+__device__ __forceinline__ void write(uint32_t to, unsigned short value) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(value) : "memory");
 }
 
 __device__ __forceinline__ void commit_copies() {
@@ -95,19 +113,15 @@ __device__ __forceinline__ bool aligned(const void* from) {
   return reinterpret_cast<size_t>(from) % (COUNT * 2) == 0;
 }
 
-// Eight neighbouring 16-bit values; zeros if not `there`.
+// Eight neighbouring 16-bit values at any address.
 template <typename T>
-__device__ __forceinline__ uint4 load_eight(const T* from, bool there, bool aligned) {
-  uint4 all = make_uint4(0, 0, 0, 0);
-  if (there && aligned) {
-    all = *reinterpret_cast<const uint4*>(from);
-  } else if (there) {
-    const unsigned short* one = reinterpret_cast<const unsigned short*>(from);
-    all.x = one[0] | one[1] << 16;
-    all.y = one[2] | one[3] << 16;
-    all.z = one[4] | one[5] << 16;
-    all.w = one[6] | one[7] << 16;
-  }
+__device__ __forceinline__ uint4 load_eight(const T* from) {
+  const unsigned short* one = reinterpret_cast<const unsigned short*>(from);
+  uint4 all;
+  all.x = one[0] | one[1] << 16;
+  all.y = one[2] | one[3] << 16;
+  all.z = one[4] | one[5] << 16;
+  all.w = one[6] | one[7] << 16;
   return all;
 }
 
@@ -139,11 +153,11 @@ __device__ __forceinline__ float4 sum(float4 a, float4 b) {
   return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-// Rounds what a lane of the tensor cores' result holds into y [M, N]. place: [tile][ROWS / 8][lane].
-template <int ROWS, typename T>
+// Rounds what a lane of the tensor cores' result holds into y [M, N]. place: [tile][TALL][ROWS / 8][lane].
+template <int ROWS, int TALL, typename T>
 __device__ __forceinline__ void store(T* y, float4 value, int first_tile, int place, int M, int N) {
   const int fragment = place / 32 % (ROWS / 8), lane = place % 32;
-  const int row = (first_tile + place / (ROWS * 4)) * 16 + lane / 4, m = fragment * 8 + lane % 4 * 2;
+  const int row = first_tile * 16 * TALL + place / (ROWS * 4) * 16 + lane / 4, m = fragment * 8 + lane % 4 * 2;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     if (row + 8 * r < N) {

@@ -14,8 +14,8 @@ from kernels.qmm.problems import packed, quantised
 from kernels.qmm.reference import Product, reference
 
 TOLERANCE = 0.02  # of the largest value; the reference does not round weights, a wrong layout is off by about 1
-FEW_COLUMNS, MANY_COLUMNS = 40, 16384
-DEPTH = 4096
+FEW_COLUMNS, MANY_COLUMNS = 40, 8192
+DEPTH, LARGE_DEPTH = 4096, 28672
 GROUPS = 5
 
 
@@ -36,7 +36,7 @@ class Shape(NamedTuple):
 
 
 def probed(group_size: int, on_gpu: bool) -> list[Shape]:
-    """Each number of row blocks, least, ragged and whole; then a larger K, and on a GPU a larger N.
+    """Each number of row blocks, least, ragged and whole; then a larger K, and on a GPU a larger N with it.
 
     By both the CUDA kernel is planned: whether blocks divide K, and go over it in phases.
     """
@@ -45,7 +45,7 @@ def probed(group_size: int, on_gpu: bool) -> list[Shape]:
     return [
         *(Shape(count, GROUPS * group_size, FEW_COLUMNS) for count in rows),
         *(Shape(count, DEPTH, FEW_COLUMNS) for count in whole),
-        *(Shape(count, DEPTH, MANY_COLUMNS) for count in whole if on_gpu),
+        *(Shape(count, LARGE_DEPTH, MANY_COLUMNS) for count in whole if on_gpu),
     ]
 
 

@@ -173,9 +173,13 @@ def test_scales_of_another_type_than_x_take_the_stock_path() -> None:
 def test_the_probe_reaches_every_kind_of_plan_of_the_cuda_kernel(group_size: int, bits: int) -> None:
     plans = [cuda.plan(*shape, group_size, bits) for shape in variants.probed(group_size, on_gpu=True)]
     for rows in (8, 16, 32):
-        kinds = {(plan.split > 1, plan.phases > 1) for plan in plans if plan.rows == rows}
-        assert kinds >= {(False, False), (True, False)}
-        assert any(phases for _, phases in kinds)
+        assert {plan.split > 1 for plan in plans if plan.rows == rows} == {False, True}
+    assert any(plan.phases > 1 for plan in plans)
+    assert {plan.tiling for plan in plans} >= {tiling for tiling, *_ in cuda.TILINGS.values()}
+    if bits == 4:
+        assert {plan.tiling for plan in plans} == {
+            tiling for all_of_rows in cuda.TILINGS.values() for tiling in all_of_rows
+        }
 
 
 def test_without_a_gpu_the_probe_is_small_and_a_right_product_passes() -> None:
