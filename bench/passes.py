@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from mlx_lm.models.cache import ArraysCache, make_prompt_cache
 
-from kernels import gated_delta_tree, sample, tree_attention
+from kernels import gated_delta_tree, sample, tree_attention, tree_convolution
 from kernels.gated_delta_tree.problem import Recurrence
 from kernels.probing import Kernel, UnavailableError
 from kernels.qmm import variants
@@ -20,6 +20,7 @@ from kernels.qmm.reference import Product
 from kernels.sample.one_threadgroup_per_row import Sample
 from kernels.tree_attention import choice
 from kernels.tree_attention.problem import TreeAttention
+from kernels.tree_convolution.problem import TreeConvolution
 from worker.engine.kernel_set import STOCK, KernelSet
 from worker.engine.tree import TokenTree
 from worker.engine.verify.copies import mapped
@@ -160,6 +161,9 @@ class UntriedKernels(KernelSet):
 
     def recurrence(self, configuration: gated_delta_tree.Configuration) -> Recurrence | None:
         return self._run(gated_delta_tree.KERNEL, configuration)
+
+    def convolution(self, dtype: mx.Dtype, size: int) -> TreeConvolution | None:
+        return self._run(tree_convolution.KERNEL, tree_convolution.Configuration(dtype, size))
 
     def sampler(self, dtype: mx.Dtype) -> Sample | None:
         return self._run(sample.KERNEL, dtype)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import mlx.core as mx
 
-from kernels import gated_delta_tree, qmm, sample, tree_attention, verdicts
+from kernels import gated_delta_tree, qmm, sample, tree_attention, tree_convolution, verdicts
 from kernels.child import Child, ChildError, InconclusiveError, NoAnswerError, in_words
 from kernels.gated_delta_tree.problem import KEY_WIDTHS, ROW_TYPES
 from kernels.probing import MAKING_FAILED, Kernel, UnavailableError, checked, keep
@@ -71,7 +71,7 @@ class KernelCheck:
 
 def known_cases() -> list[Case]:
     """All configurations that the kernels have."""
-    return [*_products(), *_attentions(), *_recurrences(), *_draws()]
+    return [*_products(), *_attentions(), *_recurrences(), *_convolutions(), *_draws()]
 
 
 def _products() -> Iterator[Case]:
@@ -94,6 +94,13 @@ def _recurrences() -> Iterator[Case]:
         types = (dtype, dtype, mx.float32, dtype, dtype)  # mlx-lm computes gates in float32
         configuration = gated_delta_tree.Configuration(width, VALUE_WIDTH, by_channel, types)
         yield Case(gated_delta_tree.KERNEL, words, configuration, kernel_problems.recurrences)
+
+
+def _convolutions() -> Iterator[Case]:
+    for dtype in tree_convolution.DTYPES:
+        configuration = tree_convolution.Configuration(dtype, tree_convolution.USUAL_SIZE)
+        words = f"kernels of {configuration.size} rows, {_name(dtype)}"
+        yield Case(tree_convolution.KERNEL, words, configuration, kernel_problems.convolutions)
 
 
 def _draws() -> Iterator[Case]:

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import mlx.core as mx
 
-from kernels import gated_delta_tree, qmm, sample, tree_attention
+from kernels import gated_delta_tree, qmm, sample, tree_attention, tree_convolution
 from kernels.gated_delta_tree import probe
 from kernels.gated_delta_tree.problem import Recurrence
 from kernels.qmm import variants
@@ -22,6 +22,8 @@ from kernels.qmm.reference import Product
 from kernels.sample.one_threadgroup_per_row import Sample
 from kernels.tree_attention import choice
 from kernels.tree_attention.problem import TreeAttention
+from kernels.tree_convolution.choice import TOLERANCES, arguments
+from kernels.tree_convolution.problem import TreeConvolution
 
 Run = TypeVar("Run")
 
@@ -153,6 +155,21 @@ def recurrences(
         Operation("commit", layers, commits, partial(commits, reference), probe.TOLERANCES[mx.float32]),
         Operation("advance", layers, advances, partial(advances, reference), probe.TOLERANCES[q.dtype]),
     ]
+
+
+def convolutions(
+    configuration: tree_convolution.Configuration, channels: int = 10_240, layers: int = LAYERS
+) -> list[Operation[TreeConvolution]]:
+    """Over a tree of ROWS nodes."""
+    x, weight, windows, _ = arguments(configuration, ROWS, channels)
+    rows = [x + layer for layer in range(layers)]
+    mx.eval(rows, weight, windows)
+
+    def calls(run: TreeConvolution) -> list[mx.array]:
+        return [run(one, weight, windows) for one in rows]
+
+    exact = partial(calls, tree_convolution.reference)
+    return [Operation("convolution", layers, calls, exact, TOLERANCES[configuration.dtype])]
 
 
 def draws(dtype: mx.Dtype, vocabulary: int = VOCABULARY, count: int = 8) -> list[Operation[Sample]]:

@@ -11,7 +11,7 @@ import mlx.core as mx
 import pytest
 from doubling import KERNEL, Configuration, Double, right
 
-from kernels import gated_delta_tree, qmm, sample, tree_attention
+from kernels import gated_delta_tree, qmm, sample, tree_attention, tree_convolution
 from kernels.child import Child
 from kernels.probing import Choice, Kernel, checked, choose, chosen, probe, remembered
 
@@ -159,6 +159,7 @@ def test_a_child_finds_every_kernel_by_its_home() -> None:
         (qmm.KERNEL, qmm.Configuration(mx.bfloat16, 64, 4)),
         (tree_attention.KERNEL, tree_attention.Configuration(mx.float16, 128)),
         (gated_delta_tree.KERNEL, gated_delta_tree.Configuration(128, 128, False, types)),
+        (tree_convolution.KERNEL, tree_convolution.Configuration(mx.bfloat16, 4)),
         (sample.KERNEL, mx.float32),
     ]
     with Child(SECONDS) as child:

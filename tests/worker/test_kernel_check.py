@@ -10,7 +10,7 @@ import mlx.core as mx
 import pytest
 from doubled_arrays import KERNEL, two_operations
 
-from kernels import gated_delta_tree, qmm, sample, tree_attention
+from kernels import gated_delta_tree, qmm, sample, tree_attention, tree_convolution
 from kernels.child import Child
 from kernels.probing import choose, remembered
 from worker import kernel_problems
@@ -86,9 +86,10 @@ def test_workers_go_by_the_verdicts_and_old_ones_are_forgotten(tmp_path: Path) -
         kernel_problems.products(qmm.Configuration(mx.float32, 64, 4), 128, 64, 0),
         kernel_problems.attentions(tree_attention.Configuration(mx.float32, 64), 40, 0),
         kernel_problems.recurrences(gated_delta_tree.Configuration(64, 32, True, (mx.float32,) * 5), 2, 4, 2),
+        kernel_problems.convolutions(tree_convolution.Configuration(mx.float32, 4), 24, 2),
         kernel_problems.draws(mx.float32, 300, 2),
     ],
-    ids=["products", "attentions", "recurrences", "draws"],
+    ids=["products", "attentions", "recurrences", "convolutions", "draws"],
 )
 def test_the_reference_passes_at_its_own_problems_and_a_little_off_does_not(
     operations: list[kernel_problems.Operation[object]],
@@ -99,6 +100,7 @@ def test_the_reference_passes_at_its_own_problems_and_a_little_off_does_not(
         "outputs": gated_delta_tree.reference(),
         "commit": gated_delta_tree.reference(),
         "advance": gated_delta_tree.reference(),
+        "convolution": tree_convolution.reference,
         "draw": sample.reference_sample,
     }
     for operation in operations:
@@ -125,8 +127,8 @@ def test_the_metal_texts_pass_in_the_emulator() -> None:
 def test_the_cases_are_all_that_the_kernels_have_each_once() -> None:
     cases = known_cases()
     names = [one.kernel.name for one in cases]
-    kernels = (qmm, tree_attention, gated_delta_tree, sample)
-    assert [names.count(kernel.KERNEL.name) for kernel in kernels] == [3 * 2 * 3, 3 * 5, 3 * 2 * 3, 3]
+    kernels = (qmm, tree_attention, gated_delta_tree, tree_convolution, sample)
+    assert [names.count(kernel.KERNEL.name) for kernel in kernels] == [3 * 2 * 3, 3 * 5, 3 * 2 * 3, 3, 3]
     assert len({(one.kernel.name, one.configuration) for one in cases}) == len(cases)
     assert len({(one.kernel.name, one.words) for one in cases}) == len(cases)
 

@@ -11,15 +11,16 @@ from typing import Any, TypeVar
 
 import mlx.core as mx
 
-from kernels import gated_delta_tree, qmm, sample, tree_attention
+from kernels import gated_delta_tree, qmm, sample, tree_attention, tree_convolution
 from kernels.gated_delta_tree.problem import Configuration, Recurrence
 from kernels.probing import Choice
 from kernels.qmm.reference import Product
 from kernels.sample.one_threadgroup_per_row import Sample
 from kernels.tree_attention.problem import TreeAttention
+from kernels.tree_convolution.problem import TreeConvolution
 
 REFERENCE = "reference"
-KERNELS = ("qmm", "tree_attention", "gated_delta_tree", "sample")
+KERNELS = ("qmm", "tree_attention", "gated_delta_tree", "tree_convolution", "sample")
 """The packages of `kernels`, in the order in which names have them."""
 
 Run = TypeVar("Run")
@@ -52,6 +53,10 @@ class KernelSet:
         return None
 
     def recurrence(self, configuration: Configuration) -> Recurrence | None:
+        return None
+
+    def convolution(self, dtype: mx.Dtype, size: int) -> TreeConvolution | None:
+        """For rows and weights of `dtype`, and kernels of `size` rows."""
         return None
 
     def sampler(self, dtype: mx.Dtype) -> Sample | None:
@@ -109,6 +114,12 @@ class MachineKernels(KernelSet):
     def recurrence(self, configuration: Configuration) -> Recurrence | None:
         return self._answer(
             "gated_delta_tree", configuration, lambda: gated_delta_tree.chosen(configuration, self._folder)
+        )
+
+    def convolution(self, dtype: mx.Dtype, size: int) -> TreeConvolution | None:
+        configuration = tree_convolution.Configuration(dtype, size)
+        return self._answer(
+            "tree_convolution", configuration, lambda: tree_convolution.chosen(configuration, self._folder)
         )
 
     def sampler(self, dtype: mx.Dtype) -> Sample | None:

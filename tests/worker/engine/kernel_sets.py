@@ -19,11 +19,14 @@ from kernels.sample.reference import reference_sample
 from kernels.tree_attention.metal import metal
 from kernels.tree_attention.problem import TreeAttention
 from kernels.tree_attention.reference import reference
+from kernels.tree_convolution import reference as convolution_reference
+from kernels.tree_convolution.call import convolution
+from kernels.tree_convolution.problem import TreeConvolution
 from worker.engine.kernel_set import KernelSet
 
 
 class CountingKernels(KernelSet):
-    """Counts what was called: "product", "attention", "outputs", "commit", "advance" and "sample"."""
+    """Counts what was called: "product", "attention", "outputs", "commit", "advance", "convolution" and "sample"."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -56,6 +59,10 @@ class ReferenceKernels(CountingKernels):
     def recurrence(self, configuration: Configuration) -> Recurrence | None:
         return self._counted_recurrence(recurrence_reference())
 
+    def convolution(self, dtype: mx.Dtype, size: int) -> TreeConvolution | None:
+        convolution: TreeConvolution = self._counted("convolution", convolution_reference)
+        return convolution
+
     def sampler(self, dtype: mx.Dtype) -> Sample | None:
         sample: Sample = self._counted("sample", reference_sample)
         return sample
@@ -81,6 +88,11 @@ class EmulatedKernels(CountingKernels):
         return self._counted_recurrence(metal_recurrence(metal_kernel))
 
     @cached_property
+    def _convolution(self) -> TreeConvolution:
+        run: TreeConvolution = self._counted("convolution", convolution(metal_kernel, "metal.metal"))
+        return run
+
+    @cached_property
     def _sampler(self) -> Sample:
         sample: Sample = self._counted("sample", metal_sample(metal_kernel))
         return sample
@@ -94,6 +106,9 @@ class EmulatedKernels(CountingKernels):
     def recurrence(self, configuration: Configuration) -> Recurrence | None:
         fits = configuration.key_width in KEY_WIDTHS and configuration.value_width % VALUE_COLUMNS == 0
         return self._recurrence if fits else None
+
+    def convolution(self, dtype: mx.Dtype, size: int) -> TreeConvolution | None:
+        return self._convolution
 
     def sampler(self, dtype: mx.Dtype) -> Sample | None:
         return self._sampler

@@ -23,7 +23,7 @@ SAMPLED = {"temperature": 0.9, "top_p": 0.97, "top_k": 40, "seed": 11}
 
 def used_by(name: str, case: Case) -> set[str]:
     used = set() if name == "gemma2" else {"attention"}
-    used |= {"outputs", "commit"} if name == "qwen3_5" else set()
+    used |= {"outputs", "commit", "convolution"} if name == "qwen3_5" else set()
     return used | ({"sample"} if case.sampling else set())
 
 

@@ -86,6 +86,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> MachineKernels:
         "qmm": Choice("tensor", reference),
         "tree_attention": Choice("reference", None),
         "gated_delta_tree": Choice("reference", None),
+        "tree_convolution": Choice("reference", None),
         "sample": Choice("metal", None),
     }
     for name, choice in found.items():

@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from kernels import gated_delta_tree, qmm, sample, tree_attention
+from kernels import gated_delta_tree, qmm, sample, tree_attention, tree_convolution
 from kernels.gated_delta_tree import Configuration
 from kernels.probing import Choice
 from worker.engine.kernel_set import STOCK, MachineKernels, machine_kernels
@@ -28,14 +28,15 @@ def gives(choice: Choice[Any], folders: list[Path | None]) -> Callable[..., Choi
 
 def test_every_kernel_is_asked_for_with_the_folder_of_verdicts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folders = list[Path | None]()
-    for package in (qmm, tree_attention, gated_delta_tree, sample):
+    for package in (qmm, tree_attention, gated_delta_tree, tree_convolution, sample):
         monkeypatch.setattr(package, "chosen", gives(Choice("metal", run), folders))
     kernels = MachineKernels(tmp_path)
     assert kernels.product(mx.bfloat16, 64, 4) is run
     assert kernels.attention(mx.bfloat16, 128) is run
     assert kernels.recurrence(Configuration(128, 128, False, (mx.bfloat16,) * 5)) is run
+    assert kernels.convolution(mx.bfloat16, 4) is run
     assert kernels.sampler(mx.bfloat16) is run
-    assert folders == [tmp_path] * 4
+    assert folders == [tmp_path] * 5
 
 
 def test_a_variant_that_ought_to_run_and_does_not_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,12 @@
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
+from kernel_sets import CountingKernels, ReferenceKernels
 from recurrent_passes import chain_of, deep_tree, leaves
 
 from worker.engine.tree import TokenTree
 from worker.engine.verify.recurrent.convolution import is_causal, rows_kept, tree_convolution
+from worker.engine.verify.recurrent.hooks import hook_convolutions
 from worker.engine.verify.tree_pass import TreePass
 
 CHANNELS = 6
@@ -28,7 +30,7 @@ def inputs(size: int, tree: TokenTree) -> mx.array:
 def test_every_node_is_convolved_with_the_rows_of_its_own_path(shape: str, size: int, groups: int) -> None:
     tree = TREES[shape]
     conv, x = layer(size, groups), inputs(size, tree)
-    y = tree_convolution(conv, size, x, TreePass(tree))
+    y = tree_convolution(conv, conv, x, TreePass(tree))
     assert y.shape == (1, len(tree), CHANNELS)
     for leaf in leaves(tree):
         path = tree.path(leaf)
@@ -52,3 +54,41 @@ def test_a_layer_that_does_more_than_look_back_is_not_taken_for_causal(options: 
     assert is_causal(layer(4), mx.zeros((1, 5, CHANNELS)), tokens=2)
     assert not is_causal(nn.Conv1d(CHANNELS, CHANNELS, 4, **options), mx.zeros((1, 5, CHANNELS)), tokens=2)
     assert not is_causal(layer(4), mx.zeros((1, 2, CHANNELS)), tokens=2)
+
+
+def by_kernel(conv: nn.Conv1d, x: mx.array) -> tuple[mx.array, CountingKernels]:
+    """What a mixer's hooked layer gives over the tree with kernels, and their calls."""
+    kernels = ReferenceKernels()
+    hook_convolutions(conv)
+    y = tree_convolution(conv, lambda rows: nn.Conv1d.__call__(conv, rows), x, TreePass(TREES["tree"], kernels))
+    return y, kernels
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_kernel_of_the_pass_convolves_as_the_layer_does(bias: bool) -> None:
+    conv = nn.Conv1d(CHANNELS, CHANNELS, 4, groups=CHANNELS, bias=bias)
+    x = inputs(4, TREES["tree"])
+    y, kernels = by_kernel(conv, x)
+    assert kernels.calls == {"convolution": 1}
+    assert mx.allclose(y, tree_convolution(conv, conv, x, TreePass(TREES["tree"])), rtol=1e-6, atol=1e-6)
+
+
+class Doubled(nn.Conv1d):  # type: ignore[misc]
+    def __call__(self, x: mx.array) -> mx.array:
+        doubled: mx.array = 2 * super().__call__(x)
+        return doubled
+
+
+def of_other_types() -> nn.Conv1d:
+    conv = layer(4)
+    conv.weight = conv.weight.astype(mx.bfloat16)
+    return conv
+
+
+@pytest.mark.parametrize(
+    "conv",
+    [layer(4, groups=1), layer(4, groups=3), Doubled(CHANNELS, CHANNELS, 4, groups=CHANNELS), of_other_types()],
+    ids=["channels together", "in groups", "with a call of its own", "weights of another type"],
+)
+def test_what_is_no_plain_kernel_for_each_channel_stays_with_mlx(conv: nn.Conv1d) -> None:
+    assert by_kernel(conv, inputs(4, TREES["tree"]))[1].calls == {}

@@ -36,6 +36,7 @@ WIDE_BY_CHANNEL = {
 }
 MODELS = {"qwen3_5": WIDE, "qwen3_next": WIDE, "kimi_linear": WIDE_BY_CHANNEL}
 LAYERS = 3  # of four
+CONVOLUTIONS = {"kimi_linear": 3}  # of a layer
 SETS = {"references": ReferenceKernels, "emulated": EmulatedKernels}
 
 
@@ -154,7 +155,8 @@ def test_passes_of_a_model_use_the_kernels_and_agree_with_those_without(name: st
         path = tree.path(len(tree) - 1)
         found = logits_of(Verifier(model, kernels=used), tree, path)
         used.calls.pop("attention", None)
-        assert used.calls == {"outputs": LAYERS, "commit": LAYERS, "advance": 2 * LAYERS}
+        convolutions = {} if tree.is_chain else {"convolution": CONVOLUTIONS.get(name, 1) * LAYERS}
+        assert used.calls == {"outputs": LAYERS, "commit": LAYERS, "advance": 2 * LAYERS, **convolutions}
         for logits, expected in zip(found, logits_of(Verifier(model), tree, path), strict=True):
             assert relative_error(logits, expected) < LOGIT_TOLERANCE
 

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 
+from worker.engine.kernel_set import STOCK
 from worker.engine.verify.tree_pass import TreePass
 
 
@@ -24,15 +26,28 @@ def is_causal(conv: Any, x: mx.array, tokens: int) -> bool:
     return plain and x.shape[:2] == (1, kernel_size(conv) - 1 + tokens)
 
 
-def tree_convolution(convolve: Callable[[mx.array], mx.array], size: int, x: mx.array, current: TreePass) -> mx.array:
-    """[1, N, C'] of x, [1, size - 1 + N, C].
+def tree_convolution(conv: Any, convolve: Callable[[mx.array], mx.array], x: mx.array, current: TreePass) -> mx.array:
+    """[1, N, C'] of x, [1, K - 1 + N, C]: by the kernel of the pass, else by windows as a batch of sequences.
 
-    `convolve` maps [batch, length, C] to [batch, length - size + 1, C'], as a layer with a kernel of `size` rows does.
+    `convolve` is the call of the nn.Conv1d `conv`: it maps [batch, length, C] to [batch, length - K + 1, C'].
     """
+    size = kernel_size(conv)
     assert x.shape[:2] == (1, size - 1 + current.nodes)
     if current.is_chain:
         return convolve(x)
+    if current.kernels is not STOCK and _is_depthwise(conv, x):
+        kernel = current.kernels.convolution(x.dtype, size)
+        if kernel is not None:
+            return kernel(x, conv.weight, current.windows(size), conv.get("bias"))
     return convolve(mx.take(x.squeeze(0), current.windows(size), axis=0)).swapaxes(0, 1)
+
+
+def _is_depthwise(conv: Any, x: mx.array) -> bool:
+    """Whether conv(x) is what mlx.nn makes of one kernel for each channel, with weights of the type of x."""
+    channels = x.shape[2]
+    own_call = type(conv).mro()[1] is nn.Conv1d  # beneath the class that listens
+    one_type = all(array.dtype == x.dtype for array in (conv.weight, conv.get("bias", x)))
+    return own_call and one_type and conv.groups == channels == conv.weight.shape[0]
 
 
 def rows_kept(x: mx.array, size: int, path: Sequence[int]) -> mx.array:

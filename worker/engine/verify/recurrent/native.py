@@ -50,9 +50,8 @@ class _Recording:
         self._sources: dict[Source, _Convolved | _Updated | KernelCall] = {}
 
     def convolution(self, conv: Any, convolve: Convolve, x: mx.array) -> mx.array:
-        size = kernel_size(conv)
-        self._note("convolution", _Convolved(x, size))
-        return tree_convolution(convolve, size, x, self._current)
+        self._note("convolution", _Convolved(x, kernel_size(conv)))
+        return tree_convolution(conv, convolve, x, self._current)
 
     def update(self, rule: Rule, arguments: Arguments) -> tuple[mx.array, mx.array]:
         return self._outputs(rule, arguments), mx.array(0.0)  # written into the cache, which drops it
