@@ -22,6 +22,7 @@ from bench.passes import UntriedKernels, timed
 from bench.report import save, table
 from kernels.qmm.cuda import plans, product
 from kernels.qmm.reference import Product, reference
+from kernels.specialised import cuda_kernel
 from worker.engine.linears import install_kernels
 
 HEADINGS = ["pass", "nodes", "kernel", "launches", "device us", "us each"]
@@ -73,7 +74,7 @@ def product_rows(depth: int, columns: int, rows: int, most: int) -> list[list[An
     best = [how for _, how in sorted(plans(rows, depth, columns, 64, 4), key=lambda one: one[0])[:most]]
     for how in best:
         words = f"{how.warps} warps, {how.tiling}, split {how.split}, phases {how.phases}"
-        calls[words] = product(mx.fast.cuda_kernel, partial(_always, how))
+        calls[words] = product(cuda_kernel, partial(_always, how))
     lines = []
     for words, run in calls.items():
         found, spent = traced(partial(_in_turn, run, x, over))

@@ -22,6 +22,7 @@ import numpy as np
 from bench.report import save, table
 from kernels.qmm.cuda import Plan, Planner, plans, product
 from kernels.qmm.reference import Product, reference
+from kernels.specialised import cuda_kernel
 
 SHAPES = ((5120, 17408), (17408, 5120), (5120, 5120), (5120, 1024))  # K, N: of Qwen3.8-27B
 ROWS = (1, 2, 4, 8, 16, 32)
@@ -104,7 +105,7 @@ def read_bytes(depth: int, columns: int, group_size: int, bits: int) -> int:
 
 def compared(args: argparse.Namespace, dtype: mx.Dtype) -> list[list[Any]]:
     rows = []
-    ours = product(mx.fast.cuda_kernel)
+    ours = product(cuda_kernel)
     for depth, columns in args.shapes:
         over = weights(depth, columns, args.group_size, args.bits, dtype, args.calls)
         first = 0.0
@@ -130,7 +131,7 @@ def planned(args: argparse.Namespace, dtype: mx.Dtype) -> list[list[Any]]:
         for count in PLANNED_ROWS:
             x = mx.random.normal((count, depth)).astype(dtype)
             for expected, how in _plans(count, depth, columns, args.group_size, args.bits):
-                call = partial(_called, product(mx.fast.cuda_kernel, _always(how)), args.group_size, args.bits)
+                call = partial(_called, product(cuda_kernel, _always(how)), args.group_size, args.bits)
                 us = microseconds_in_turn(call, x, over, args.turns)
                 wrong = error(call(x, over[0]), x, over[0], args.group_size, args.bits)
                 kind = [how.warps, how.tiling.tall, how.split, how.phases, how.teams]

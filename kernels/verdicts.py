@@ -41,11 +41,15 @@ def verdict_key(kernel: str, home: str, variant: str, configuration: object) -> 
 
 @cache
 def texts_digest(home: str) -> str:
-    """A digest of all files beside the module `home`: texts of kernels, how they are called, and the probe."""
+    """A digest of all files beside the module `home`: texts of kernels, how they are called, and the probe.
+
+    And of what all texts go through on their way to MLX.
+    """
     file = import_module(home).__file__
     assert file is not None
     digest = hashlib.sha256()
-    for path in sorted(path for path in Path(file).parent.iterdir() if path.is_file()):
+    own = sorted(path for path in Path(file).parent.iterdir() if path.is_file())
+    for path in [*own, Path(__file__).with_name("specialised.py")]:
         content = path.read_bytes()
         digest.update(f"{path.name} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:16]

@@ -13,6 +13,7 @@ from kernels.gated_delta_tree.probe import complaint
 from kernels.gated_delta_tree.problem import KEY_WIDTHS, VALUE_COLUMNS, Configuration, Recurrence
 from kernels.gated_delta_tree.reference import reference
 from kernels.probing import Choice, Kernel, UnavailableError
+from kernels.specialised import cuda_kernel, metal_kernel
 
 
 def chosen(problem: Configuration, folder: Path | None = None) -> Choice[Recurrence]:
@@ -23,13 +24,13 @@ def chosen(problem: Configuration, folder: Path | None = None) -> Choice[Recurre
 def _metal(problem: Configuration) -> Recurrence:
     _need(mx.default_device() == mx.gpu and mx.metal.is_available(), "MLX does not compute on Metal here")
     _need_widths(problem)
-    return metal_recurrence(mx.fast.metal_kernel)
+    return metal_recurrence(metal_kernel)
 
 
 def _cuda(problem: Configuration) -> Recurrence:
     _need(mx.default_device() == mx.gpu and mx.cuda.is_available(), "MLX does not compute on CUDA here")
     _need_widths(problem)
-    return cuda_recurrence(mx.fast.cuda_kernel)
+    return cuda_recurrence(cuda_kernel)
 
 
 def _need_widths(problem: Configuration) -> None:

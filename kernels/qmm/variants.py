@@ -12,6 +12,7 @@ from kernels.probing import Kernel, UnavailableError
 from kernels.qmm import cuda, metal
 from kernels.qmm.problems import packed, quantised
 from kernels.qmm.reference import Product, reference
+from kernels.specialised import cuda_kernel, metal_kernel
 
 TOLERANCE = 0.02  # of the largest value; the reference does not round weights, a wrong layout is off by about 1
 FEW_COLUMNS, MANY_COLUMNS = 40, 8192
@@ -102,7 +103,7 @@ def _metal(name: metal.Name, _: Configuration) -> Product:
     architecture = _gpu()
     if name == "tensor" and not has_tensor_units(architecture):
         raise UnavailableError(f"the GPU ({architecture}) has no tensor units; M5 and later have them")
-    return metal.product(name, mx.fast.metal_kernel)
+    return metal.product(name, metal_kernel)
 
 
 def _cuda(configuration: Configuration) -> Product:
@@ -113,7 +114,7 @@ def _cuda(configuration: Configuration) -> Product:
         raise UnavailableError(f"the GPU is {architecture}; the kernel is for {cuda.COMPUTE_CAPABILITY}")
     if dtype not in cuda.DTYPES:
         raise UnavailableError(f"x, scales and biases are {dtype}; the kernel multiplies bfloat16 and float16")
-    return where_planned(cuda.product(mx.fast.cuda_kernel))
+    return where_planned(cuda.product(cuda_kernel))
 
 
 def _gpu() -> str:

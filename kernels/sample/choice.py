@@ -14,6 +14,7 @@ from kernels.sample.draws import Draw
 from kernels.sample.metal import metal_sample
 from kernels.sample.one_threadgroup_per_row import FEWER_THREADS, THREADS, Sample
 from kernels.sample.reference import reference_sample
+from kernels.specialised import cuda_kernel, metal_kernel
 
 VOCABULARY = 9001  # threads read quads four at a time up to 8192, the rest one by one; CUDA aligned rows at once
 TOP = 5
@@ -44,13 +45,13 @@ def complaint(run: Sample, dtype: mx.Dtype) -> str | None:
 def _metal(_: mx.Dtype, threads: int = THREADS) -> Sample:
     if not (mx.metal.is_available() and mx.default_device() == mx.gpu):
         raise UnavailableError("Metal is not the default device here")
-    return metal_sample(mx.fast.metal_kernel, threads)
+    return metal_sample(metal_kernel, threads)
 
 
 def _cuda(_: mx.Dtype) -> Sample:
     if not (mx.cuda.is_available() and mx.default_device() == mx.gpu):
         raise UnavailableError("CUDA is not the default device here")
-    return cuda_sample(mx.fast.cuda_kernel)
+    return cuda_sample(cuda_kernel)
 
 
 KERNEL: Kernel[mx.Dtype, Sample] = Kernel(

@@ -9,6 +9,7 @@ import numpy as np
 
 from kernels import probing
 from kernels.probing import Choice, Kernel, UnavailableError
+from kernels.specialised import cuda_kernel, metal_kernel
 from kernels.tree_convolution.call import convolution
 from kernels.tree_convolution.problem import Configuration, TreeConvolution
 from kernels.tree_convolution.reference import reference
@@ -59,13 +60,13 @@ def two_branches(size: int, nodes: int) -> np.ndarray[tuple[int, int], np.dtype[
 def _metal(_: Configuration) -> TreeConvolution:
     if not (mx.metal.is_available() and mx.default_device() == mx.gpu):
         raise UnavailableError("Metal is not the default device here")
-    return convolution(mx.fast.metal_kernel, "metal.metal")
+    return convolution(metal_kernel, "metal.metal")
 
 
 def _cuda(_: Configuration) -> TreeConvolution:
     if not (mx.cuda.is_available() and mx.default_device() == mx.gpu):
         raise UnavailableError("CUDA is not the default device here")
-    return convolution(mx.fast.cuda_kernel, "cuda.cu")
+    return convolution(cuda_kernel, "cuda.cu")
 
 
 KERNEL: Kernel[Configuration, TreeConvolution] = Kernel(

@@ -165,7 +165,7 @@ def machine_kernels(
 
 def texts_digest(names: list[str]) -> str:
     """Changes whenever a file of one of these packages of `kernels` does: a kernel's text, or how it is launched."""
-    digest = sha256()
+    digest = sha256(resources.files("kernels").joinpath("specialised.py").read_bytes())
     for name in names:
         files = [file for file in resources.files("kernels").joinpath(name).iterdir() if file.is_file()]
         for file in sorted(files, key=lambda file: file.name):
