@@ -16,8 +16,8 @@ from bench.hybrid_passes import SHAPE
 from bench.report import save, table
 from kernels.gated_delta_tree.problem import VALUE_COLUMNS
 from kernels.qmm.metal import Name
-from kernels.tree_attention.metal import WANTED_THREADGROUPS
-from kernels.tree_attention.plan import plan
+from kernels.tree_attention.metal_plan import THREADS, plan
+from kernels.tree_attention.plan import extent
 
 MODEL: dict[str, Any] = SHAPE
 BITS, GROUP = 4, 64
@@ -167,12 +167,12 @@ def tree_attention(nodes: int, context: int, heads: int, groups: int, size: int)
     """`kernels/tree_attention`: the cache once for each block of rows; queries and out; partial sums, where there are
     several spans, out and in."""
     columns = context + nodes
-    how = plan(nodes, heads, groups, columns, size, None, 0, WANTED_THREADGROUPS)
+    how = plan(extent(nodes, heads, groups, columns, None, 0), size)
     cache = 2 * groups * columns * size * ROW_BYTES
     sums = how.rows * how.splits if how.splits > 1 else 0
     partial = sums * (size + 2) * 4
     return Work(
-        bytes=how.blocks * cache + 2 * partial + 2 * how.rows * size * ROW_BYTES,
+        bytes=how.walk.grid[0] // THREADS * cache + 2 * partial + 2 * how.rows * size * ROW_BYTES,
         vector=how.rows * (4 * columns * size + columns) + 2 * sums * size,
     )
 

@@ -41,7 +41,7 @@ def instrument(ir: str, comparisons: bool = False) -> str:
     comparisons: also those of floats, and what is the greater or smaller of two.
     """
     lines = ir.splitlines()
-    return "\n".join([*_Rewriter(_DebugInfo(lines), comparisons).rewrite(lines), *_declarations()]) + "\n"
+    return "\n".join([*_Rewriter(DebugInfo(lines), comparisons).rewrite(lines), *_declarations()]) + "\n"
 
 
 def type_bytes(kind: str) -> int:
@@ -71,7 +71,7 @@ def _declarations() -> list[str]:
     ]
 
 
-def _leading_type(operand: str) -> str:
+def leading_type(operand: str) -> str:
     """The type in front of a value: `<4 x float>` of `<4 x float> %v`."""
     depth = 0
     for position, character in enumerate(operand):
@@ -84,12 +84,12 @@ def _leading_type(operand: str) -> str:
     raise UnknownAccess(f"no type in front of {operand}")
 
 
-def _signed(site: int) -> int:
+def signed(site: int) -> int:
     """An i32 of the same bits."""
     return site - (1 << 32) if site >> 31 else site
 
 
-class _DebugInfo:
+class DebugInfo:
     """Places in the author's text, from the metadata at the end of the module."""
 
     def __init__(self, lines: list[str]) -> None:
@@ -120,7 +120,7 @@ class _DebugInfo:
 
 
 class _Rewriter:
-    def __init__(self, debug: _DebugInfo, comparisons: bool) -> None:
+    def __init__(self, debug: DebugInfo, comparisons: bool) -> None:
         self._debug = debug
         self._comparisons = comparisons
         self._hooks = 0
@@ -142,13 +142,13 @@ class _Rewriter:
             hook = [f"  {name} = fpext {kind} {value} to float" for name, value in zip(wide, values, strict=True)]
             values = wide
         a, b = values
-        return [*hook, f"  call void @host_compare(float {a}, float {b}, i32 {_signed(self._debug.site(tail))})"]
+        return [*hook, f"  call void @host_compare(float {a}, float {b}, i32 {signed(self._debug.site(tail))})"]
 
     def _line(self, line: str) -> list[str]:
         if match := _LOAD.match(line):
             return self._access("load", match, match.group(2))
         if match := _STORE.match(line):
-            return self._access("store", match, _leading_type(match.group(2)))
+            return self._access("store", match, leading_type(match.group(2)))
         if match := _COPY.match(line):
             destination, source, arguments, tail = match.groups()
             to, come, size = (argument.split()[-1] for argument in arguments.split(", ")[:3])
@@ -180,7 +180,7 @@ class _Rewriter:
     def _hook(self, action: str, space: str, pointer: str, size: str, alignment: int, tail: str) -> tuple[str, str]:
         self._hooks += 1
         hooked = f"%host.{self._hooks}"
-        site = _signed(self._debug.site(tail))
+        site = signed(self._debug.site(tail))
         arguments = f"ptr addrspace({space}) {pointer}, i64 {size}, i32 {site}, i64 {alignment}"
         call = f"  {hooked} = call ptr addrspace({space}) @host_{action}_{_SPACES[space]}({arguments})"
         return call, hooked

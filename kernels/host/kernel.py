@@ -122,8 +122,8 @@ class HostKernel:
         try:
             answer = run_in_child(request)
         except KernelDied as death:
-            answer = _answer_of_the_dead(death, buffers)
-        report = _report(self.name, static, answer, buffers, options)
+            answer = answer_of_the_dead(death, buffers)
+        report = report_of(self.name, static, answer, buffers, options)
         record(report)
         if report.findings and options.raise_on_findings:
             raise KernelDefects(report)
@@ -189,7 +189,7 @@ def _input_buffer(parameter: Parameter, bits: NDArray[np.generic], options: RunO
     strides = [stride // bits.itemsize for stride in bits.strides]
     origin = 0
     if parameter.role is Role.INPUT:
-        contents, origin = _memory_of(bits)
+        contents, origin = memory_of(bits)
     elif parameter.role is Role.SHAPE:
         contents = np.array(bits.shape, np.int32).tobytes()
     elif parameter.role is Role.STRIDES:
@@ -206,7 +206,7 @@ def _input_buffer(parameter: Parameter, bits: NDArray[np.generic], options: RunO
     }
 
 
-def _memory_of(bits: NDArray[np.generic]) -> tuple[bytes, int]:
+def memory_of(bits: NDArray[np.generic]) -> tuple[bytes, int]:
     """The bytes that the array's elements span, and where among them its first element lies."""
     if bits.flags.c_contiguous or bits.size == 0:
         return bits.tobytes(), 0
@@ -237,7 +237,7 @@ def _output_buffer(
     }
 
 
-def _answer_of_the_dead(death: KernelDied, buffers: list[dict[str, Any]]) -> dict[str, Any]:
+def answer_of_the_dead(death: KernelDied, buffers: list[dict[str, Any]]) -> dict[str, Any]:
     defect = Defect.TIMEOUT if death.timed_out else Defect.CRASH
     return {
         "completed": False,
@@ -247,7 +247,7 @@ def _answer_of_the_dead(death: KernelDied, buffers: list[dict[str, Any]]) -> dic
     }
 
 
-def _report(
+def report_of(
     name: str, static: list[Finding], answer: dict[str, Any], buffers: list[dict[str, Any]], options: RunOptions
 ) -> Report:
     findings = [*static]

@@ -9,12 +9,12 @@ import mlx.core as mx
 
 from kernels import probing
 from kernels.probing import Choice, Kernel, UnavailableError
-from kernels.tree_attention.cuda import cuda
+from kernels.specialised import cuda_kernel, metal_kernel
+from kernels.tree_attention import cuda
 from kernels.tree_attention.metal import metal
 from kernels.tree_attention.problem import TreeAttention
 from kernels.tree_attention.reference import reference
 
-KEY_HEADS = 2
 TOLERANCES = {mx.float32: 5e-3, mx.float16: 5e-3, mx.bfloat16: 2e-2}
 """Against the reference in float32, whose products a GPU may round to TF32. Results are 0.1 to 1."""
 
@@ -28,13 +28,22 @@ class Problem(NamedTuple):
     window: int | None = None
     keep: int = 0
     sinks: bool = False
+    key_heads: int = 2
 
 
-# 145 columns are walked in two spans, the second one ragged, and merged; 40 in one. heads * nodes rows need one kernel
-# up to 8 rows, then others up to 16, 32 and 64, and two threadgroups above that (half of it with heads of 256).
+# On Metal 145 columns are walked in two spans, the second one ragged, and merged; 40 in one. heads * nodes rows need
+# one kernel up to 8 rows, others up to 16, 32 and 64, and two threadgroups above that (half of it with heads of 256).
 LONG = [Problem(heads, 5, 145, window=130, keep=2, sinks=True) for heads in (1, 3, 6, 12)]
 SHORT = [Problem(*rows, 40) for rows in ((1, 8), (1, 9), (1, 16), (1, 17), (1, 32), (3, 11), (2, 32), (5, 13))]
 PROBLEMS = [*LONG, *SHORT, Problem(2, 6, 145), Problem(2, 6, 40, window=30, keep=2, sinks=True)]
+# With these the CUDA variant has each of its blocks over spans.
+ON_GPU = [
+    Problem(1, 5, 500),
+    Problem(5, 16, 500, window=510, keep=3, sinks=True),
+    Problem(4, 16, 8000, key_heads=8),
+    Problem(5, 16, 1000, key_heads=16),
+    Problem(6, 16, 9000, window=8500, keep=3, key_heads=8),
+]
 
 
 class Configuration(NamedTuple):
@@ -49,16 +58,22 @@ def chosen(dtype: mx.Dtype, head_size: int, folder: Path | None = None) -> Choic
     return probing.chosen(KERNEL, Configuration(dtype, head_size), folder)
 
 
+def probed(on_gpu: bool) -> list[Problem]:
+    """Each kernel of each variant; those that take long contexts on a GPU only."""
+    return [*PROBLEMS, *(ON_GPU if on_gpu else [])]
+
+
 def complaint(run: TreeAttention, dtype: mx.Dtype, head_size: int) -> str | None:
     """What is wrong with a variant's results, of small problems for all kernels that trees of up to 32 nodes use."""
-    for problem in PROBLEMS:
-        heads, nodes, columns = KEY_HEADS * problem.heads, problem.nodes, problem.committed + problem.nodes
+    for problem in probed(on_gpu=mx.default_device() == mx.gpu):
+        groups, nodes, columns = problem.key_heads, problem.nodes, problem.committed + problem.nodes
+        heads = groups * problem.heads
         queries, keys, values = (
             mx.random.normal((1, count, rows, head_size), key=mx.random.key(seed)).astype(dtype)
-            for seed, (count, rows) in enumerate([(heads, nodes), (KEY_HEADS, columns), (KEY_HEADS, columns)])
+            for seed, (count, rows) in enumerate([(heads, nodes), (groups, columns), (groups, columns)])
         )
         # As in a cache: rows behind the last column are there, and nothing may come of them.
-        room = mx.full((1, KEY_HEADS, columns, head_size), mx.nan, dtype=dtype)
+        room = mx.full((1, groups, columns, head_size), mx.nan, dtype=dtype)
         keys, values = (mx.concatenate([rows, room], axis=2)[..., :columns, :] for rows in (keys, values))
         sinks = mx.linspace(3, 5, heads).astype(dtype) if problem.sinks else None  # as much as 20 to 150 columns
         tree = two_branches(nodes)
@@ -88,13 +103,18 @@ def two_branches(nodes: int) -> mx.array:
 def _metal(_: Configuration) -> TreeAttention:
     if not (mx.metal.is_available() and mx.default_device() == mx.gpu):
         raise UnavailableError("Metal is not the default device here")
-    return metal(mx.fast.metal_kernel)
+    return metal(metal_kernel)
 
 
-def _cuda(_: Configuration) -> TreeAttention:
+def _cuda(configuration: Configuration) -> TreeAttention:
     if not (mx.cuda.is_available() and mx.default_device() == mx.gpu):
         raise UnavailableError("CUDA is not the default device here")
-    return cuda(mx.fast.cuda_kernel)
+    architecture = mx.device_info()["architecture"]
+    if architecture != cuda.COMPUTE_CAPABILITY:
+        raise UnavailableError(f"the GPU is {architecture}; the kernel is for {cuda.COMPUTE_CAPABILITY}")
+    if configuration.dtype not in cuda.DTYPES:
+        raise UnavailableError(f"queries are {configuration.dtype}; the kernel is for bfloat16 and float16")
+    return cuda.cuda(cuda_kernel)
 
 
 KERNEL: Kernel[Configuration, TreeAttention] = Kernel(

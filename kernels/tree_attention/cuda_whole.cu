@@ -1,23 +1,18 @@
-// The end of a walk whose span is the whole context: the result, as in metal_whole.metal.
-if (busy) {
+// The end of a walk whose span is the whole context: the result.
+if (share == 0) {
 #pragma unroll
-  for (int r = 0; r < ROWS; ++r) {
-    const int row = first_row + r, query_head = head * heads_per_group + min(row, rows - 1) / nodes;
-    const float sink = SINKS ? static_cast<float>(sinks[query_head * sinks_strides[0]]) * 1.44269504088896340736f
-                             : ATTENTION_LOWEST;
-    const float peak = fmaxf(highest[r], sink), fade = exp2f(highest[r] - peak);
-    const float weight = attention_sum(total[r]) * fade + (SINKS ? exp2f(sink - peak) : 0.0f);
+  for (int r = 0; r < 2; ++r) {
+    const int row = first_row + lane / 4 + 8 * r, query_head = head * heads_per_group + min(row, rows - 1) / nodes;
+    const float sink =
+        SINKS ? static_cast<float>(sinks[query_head * sinks_strides[0]]) * own::LOG2_E : own::LOWEST;
+    const float higher = fmaxf(reference[r], sink), fade = own::power(reference[r] - higher);
+    const float weight = total[r] * fade + (SINKS ? own::power(sink - higher) : 0.0f);
     if (row < rows) {
-      const long long at = static_cast<long long>(head) * rows + row;
+      T* const to = out + (static_cast<long long>(head) * rows + row) * D + lane % 4 * 2;
 #pragma unroll
-      for (int slab = 0; slab < SLABS; ++slab) {
-#pragma unroll
-        for (int i = 0; i < OWN; ++i) {
-          const int element = lane + 32 * i;
-          if (element < SLAB) {
-            out[at * D + slab * SLAB + element] = static_cast<T>(sums[r][slab * OWN + i] * (fade / weight));
-          }
-        }
+      for (int n = 0; n < D / 8; ++n) {
+        *reinterpret_cast<uint32_t*>(to + n * 8) =
+            own::Element<T>::pair(sums[n][2 * r] * (fade / weight), sums[n][2 * r + 1] * (fade / weight));
       }
     }
   }

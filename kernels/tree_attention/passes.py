@@ -10,10 +10,9 @@ from typing import Any
 import mlx.core as mx
 
 from kernels.naming import named
-from kernels.tree_attention.plan import SIMDGROUPS, plan
+from kernels.tree_attention.plan import Extent, Plan, Shape, extent
 from kernels.tree_attention.problem import TreeAttention
 
-THREADS = SIMDGROUPS * 32
 WALK_INPUTS = ("queries", "keys", "values", "ancestors", "problem", "scale")
 SPAN_OUTPUTS = ("partial", "extremes")
 MERGE_INPUTS = ("partial", "extremes", "sinks", "problem")
@@ -33,31 +32,45 @@ class Texts:
 
 @dataclass(frozen=True)
 class Launch:
-    """What calls of one division have in common: the kernel's numbers, and the keyword arguments of the launch."""
+    """What calls of one division have in common: kernel, its numbers, and the keyword arguments of the launch."""
 
+    kernel: Any
     problem: mx.array
     arguments: dict[str, Any]
 
 
-def passes(factory: Callable[..., Any], texts: Texts, *, wanted_threadgroups: int) -> TreeAttention:
-    """The caches are read in their own strides, never copied.
+def passes(factory: Callable[..., Any], texts: Texts, plan: Callable[[Extent, int], Plan]) -> TreeAttention:
+    """The caches are read in their own strides, never copied. plan: the division for a head size.
 
     The layers of a model ask for the same division of the same problem: what depends on it alone is made once.
     """
 
-    def made(name: str, text: str, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
+    @cache
+    def made(
+        name: str, text: str, inputs: Sequence[str], outputs: Sequence[str], defines: str, shared_bytes: int | None
+    ) -> Any:
+        header = defines + texts.header
+        of_memory = {} if shared_bytes is None else {"shared_memory": shared_bytes}
+        # MLX raises CUDA's limit of shared memory once per name: other sizes need other names.
         return factory(
-            name=named(f"tree_attention_{name}", texts.header, text),
+            name=named(f"tree_attention_{name}{shared_bytes or ''}", header, text),
             input_names=list(inputs),
             output_names=list(outputs),
             source=text,
-            header=texts.header,
+            header=header,
             ensure_row_contiguous=False,
+            **of_memory,
         )
 
-    over_a_span = made("span", texts.walk + texts.span, WALK_INPUTS, SPAN_OUTPUTS)
-    over_the_whole = made("whole", texts.walk + texts.whole, [*WALK_INPUTS, "sinks"], OUTPUTS)
-    merged = made("merge", texts.merge, MERGE_INPUTS, OUTPUTS)
+    def over_a_span(shape: Shape) -> Any:
+        return made("span", texts.walk + texts.span, WALK_INPUTS, SPAN_OUTPUTS, shape.defines, shape.shared_bytes)
+
+    def over_the_whole(shape: Shape) -> Any:
+        inputs = (*WALK_INPUTS, "sinks")
+        return made("whole", texts.walk + texts.whole, inputs, OUTPUTS, shape.defines, shape.shared_bytes)
+
+    def merged(shape: Shape) -> Any:
+        return made("merge", texts.merge, MERGE_INPUTS, OUTPUTS, shape.defines, shape.shared_bytes)
 
     @lru_cache(maxsize=64)
     def launches(
@@ -71,28 +84,27 @@ def passes(factory: Callable[..., Any], texts: Texts, *, wanted_threadgroups: in
     ) -> tuple[Launch, Launch | None]:
         """Of the walk, and of the merge where there are spans to merge. shape: of the queries."""
         _, heads, nodes, size = shape
-        division = plan(nodes, heads, groups, columns, size, window, keep, wanted_threadgroups)
+        division = plan(extent(nodes, heads, groups, columns, window, keep), size)
+        walk, merge = division.walk, division.merge
         of_result: dict[str, Any] = {"output_shapes": [shape], "output_dtypes": [dtype]}
         of_sinks = [("SINKS", sinks is not None), ("S", sinks or mx.float32)]
-        of_rows = [("T", dtype), ("D", size), ("ROWS", division.rows_per_simdgroup)]
-        of_walk: dict[str, Any] = {
-            "grid": (division.blocks * THREADS, groups, division.splits),
-            "threadgroup": (THREADS, 1, 1),
-        }
+        of_rows = [("T", dtype), ("D", size), *walk.template]
+        of_walk: dict[str, Any] = {"grid": walk.grid, "threadgroup": (walk.group, 1, 1)}
         problem = mx.array(division.problem, dtype=mx.int32)
         if division.splits == 1:
-            return Launch(problem, {"template": of_rows + of_sinks, **of_walk, **of_result}), None
+            arguments = {"template": of_rows + of_sinks, **of_walk, **of_result}
+            return Launch(over_the_whole(walk), problem, arguments), None
         sums = (division.rows, division.splits)
         of_sums = {"output_shapes": [(*sums, size), (*sums, 2)], "output_dtypes": [mx.float32, mx.float32]}
         of_merge = {
-            "template": [("T", dtype), ("D", size), *of_sinks],
-            "grid": (division.rows * 32, 1, 1),
-            "threadgroup": (32, 1, 1),
+            "template": [("T", dtype), ("D", size), *merge.template, *of_sinks],
+            "grid": merge.grid,
+            "threadgroup": (merge.group, 1, 1),
             **of_result,
         }
         return (
-            Launch(problem, {"template": of_rows, **of_walk, **of_sums}),
-            Launch(mx.array([division.splits, nodes], dtype=mx.int32), of_merge),
+            Launch(over_a_span(walk), problem, {"template": of_rows, **of_walk, **of_sums}),
+            Launch(merged(merge), mx.array([division.splits, nodes], dtype=mx.int32), of_merge),
         )
 
     def run(
@@ -112,10 +124,10 @@ def passes(factory: Callable[..., Any], texts: Texts, *, wanted_threadgroups: in
         logits = _no_sinks() if sinks is None else sinks
         inputs = [queries, keys, values, ancestors, walk.problem, _scale(scale)]
         if merge is None:
-            (out,) = over_the_whole(inputs=[*inputs, logits], **walk.arguments)
+            (out,) = walk.kernel(inputs=[*inputs, logits], **walk.arguments)
         else:
-            sums = over_a_span(inputs=inputs, **walk.arguments)
-            (out,) = merged(inputs=[*sums, logits, merge.problem], **merge.arguments)
+            sums = walk.kernel(inputs=inputs, **walk.arguments)
+            (out,) = merge.kernel(inputs=[*sums, logits, merge.problem], **merge.arguments)
         return out  # type: ignore[no-any-return]
 
     return run

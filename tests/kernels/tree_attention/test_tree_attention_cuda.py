@@ -1,93 +1,103 @@
-"""The CUDA text of tree attention without a GPU: its words exchanged for Metal's, it runs on the host too.
-
-That shows the arithmetic, the indices and the barriers, not that NVRTC takes the text.
-"""
+"""The CUDA text of tree attention on the host, without a GPU: results, accesses, barriers and copies."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
 import pytest
 from tree_attention_cases import Case, assert_close
 
-from kernels.host import Defect, RunOptions, metal_kernel, running
+from kernels.host import Defect, Report, RunOptions, running
+from kernels.host.cuda import cuda_kernel
 from kernels.tree_attention.cuda import cuda
+from kernels.tree_attention.cuda_plan import divided, shared_bytes
+from kernels.tree_attention.plan import Extent, Plan
 
-METAL_WORDS = {
-    r"(?s)  if \(wide\) \{.+?\n  \}\n": "",  # loads at once what the rest loads one by one
-    r"reinterpret_cast<unsigned long long>\(rows\) % \(4 \* sizeof\(T\)\) == 0": "true",
-    r"__device__ inline": "METAL_FUNC",
-    r"__shared__": "threadgroup",
-    r"__syncthreads\(\)": "threadgroup_barrier(mem_flags::mem_threadgroup)",
-    r"__shfl_xor_sync\(0xffffffffu, ": "simd_shuffle_xor(",
-    r"__popc": "(int)popcount",
-    r"threadIdx": "thread_position_in_threadgroup",
-    r"blockIdx": "threadgroup_position_in_grid",
-    r"gridDim": "threadgroups_per_grid",
-    r"long long": "long",
-    r"make_float4": "float4",
-    r"fmaxf": "max",
-    r"exp2f": "exp2",
-    r"scale\[0\]": "scale",  # CUDA gets a pointer, Metal a reference
-    r"const T\*": "const device T*",
-    r"reinterpret_cast<((?:const )?)float\*>": r"(\1threadgroup float*)",
-    r"(?<!\w)(?<!threadgroup )(float4?)\*": r"threadgroup \1*",
-}
-
-
-def in_metal_words(text: str) -> str:
-    for word, metal_word in METAL_WORDS.items():
-        text = re.sub(word, metal_word, text)
-    # Threads have their number as a parameter of the kernel only.
-    text = re.sub(r"int keep,\s+int skipped\) \{", "int keep, int skipped, uint thread_number) {", text)
-    text = text.replace("int item = thread_position_in_threadgroup.x", "int item = thread_number")
-    return re.sub(r"keep,(\s+)skipped\);", r"keep,\1skipped, thread_position_in_threadgroup.x);", text)
-
-
-def factory(**options: Any) -> Any:
-    words = {part: in_metal_words(options[part]) for part in ("source", "header")}
-    return metal_kernel(**{**options, **words})
-
-
-CASES = [
-    Case(1, 1, 1, 1, 64),
-    Case(9, 3, 8, 150, 64, mx.bfloat16, window=64, keep=4, sinks=True),
-    Case(3, 1, 9, 33, 80, mx.float16),
-    Case(3, 1, 32, 20, 96, mx.bfloat16, window=5, keep=1),
-    Case(2, 1, 5, 140, 128, sinks=True),
+Planner = Callable[[Extent, int], Plan]
+PLANNED = [
+    Case(1, 1, 1, 1, 64, mx.bfloat16),
+    Case(9, 3, 8, 90, 64, mx.float16, window=64, keep=4, sinks=True),
     Case(3, 1, 5, 62, 256, mx.bfloat16, window=30),
-    Case(9, 3, 2, 4099, 64, mx.float16, window=3000, keep=2, sinks=True),
+]
+# Three spans of up to three stages; the second block of rows has two tiles without a row.
+DIVIDED = [
+    (1, Case(3, 1, 9, 500, 80, mx.bfloat16)),
+    (2, Case(6, 2, 9, 300, 64, mx.float16, window=250, keep=5, sinks=True)),
+    (4, Case(5, 1, 17, 400, 96, mx.bfloat16, window=395, keep=1)),
+    (6, Case(4, 1, 32, 420, 128, mx.bfloat16)),
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+def planner(tiles: int, splits: int) -> Planner:
+    return lambda extent, head_size: divided(extent, head_size, tiles, splits)
+
+
+def attended(case: Case, factory: Callable[..., Any] = cuda_kernel, *plan: Planner) -> list[Report]:
+    """Runs the case and compares its result."""
+    with running(RunOptions()) as reports:
+        assert_close(case.run(cuda(factory, *plan)), case, weights_are_rounded=True)
+    return reports
+
+
+@pytest.mark.parametrize("case", PLANNED, ids=str)
 def test_every_node_gets_what_float64_gives(case: Case) -> None:
-    with running(RunOptions(static_checks=False)) as reports:
-        assert_close(case.run(cuda(factory)), case)
-    assert reports[0].traffic["keys"].most_reads == -(-case.heads // case.groups * case.nodes // 64)
+    (report,) = attended(case)
+    assert report.traffic["keys"].most_reads == -(-case.heads // case.groups * case.nodes // 16)
+    assert report.threadgroup_bytes == shared_bytes(1, case.size)
 
 
-def defects_with(number: int, barrier: str) -> set[Defect]:
-    """With `barrier` in place of one of the four, by its place in the text."""
-
-    def changed(**options: Any) -> Any:
-        pieces = options["source"].split("__syncthreads();")
-        if options["name"].startswith("tree_attention_whole"):
-            assert len(pieces) == 5
-            pieces[number : number + 2] = [pieces[number] + barrier + pieces[number + 1]]
-        return factory(**{**options, "source": "__syncthreads();".join(pieces)})
-
-    with running(RunOptions(raise_on_findings=False, static_checks=False)) as reports:
-        Case(3, 1, 4, 60, 64).run(cuda(changed))
-    (report,) = reports
-    return report.defects
+@pytest.mark.parametrize(("tiles", "case"), DIVIDED, ids=str)
+def test_spans_are_merged_and_read_once_for_each_block_of_rows(tiles: int, case: Case) -> None:
+    walk, merge = attended(case, cuda_kernel, planner(tiles, 3))
+    blocks = -(-case.heads // case.groups * case.nodes // (16 * tiles))
+    assert walk.threadgroups == blocks * case.groups * 3
+    assert merge.threadgroups == case.heads * case.nodes
+    for name in ("keys", "values"):
+        assert walk.traffic[name].most_reads == blocks
+    assert walk.threadgroup_bytes == shared_bytes(tiles, case.size)
 
 
-@pytest.mark.parametrize("barrier", ["", "simdgroup_barrier(mem_flags::mem_threadgroup);"], ids=["gone", "of a warp"])
+def test_rows_that_cannot_be_copied_eight_at_a_time_are_read_one_by_one() -> None:
+    case = Case(2, 1, 5, 60, 64, mx.bfloat16)
+    queries, keys, values = case.arrays
+    apart = [mx.repeat(array, 2, axis=3)[..., ::2] for array in (queries, keys)]
+    odd = mx.concatenate([values[..., :1], values], axis=3)[..., 1:]
+    with running(RunOptions()):
+        assert_close(case.run(cuda(cuda_kernel), [*apart, odd]), case, weights_are_rounded=True)
+
+
+SMALL = Case(2, 1, 5, 300, 64, mx.bfloat16)
+
+
+def changed(old: str, new: str, number: int) -> Callable[..., Any]:
+    """A factory that puts `new` in place of the number-th `old` of each text that has it."""
+
+    def factory(**options: Any) -> Any:
+        for part in ("source", "header"):
+            places = [match.start() for match in re.finditer(re.escape(old), options[part])]
+            if number < len(places):
+                text, at = options[part], places[number]
+                options[part] = text[:at] + new + text[at + len(old) :]
+        return cuda_kernel(**options)
+
+    return factory
+
+
+def defects_with(factory: Callable[..., Any]) -> set[Defect]:
+    with running(RunOptions(raise_on_findings=False)) as reports:
+        SMALL.run(cuda(factory, planner(1, 2)))
+    return {defect for report in reports for defect in report.defects}
+
+
 @pytest.mark.parametrize("number", range(4))
-def test_every_barrier_is_missed_when_it_is_weaker_or_gone(number: int, barrier: str) -> None:
-    assert defects_with(number, barrier) & {Defect.RACE, Defect.UNINITIALISED_READ}
+def test_every_barrier_is_missed_when_it_is_of_a_warp_only(number: int) -> None:
+    assert Defect.RACE in defects_with(changed("__syncthreads();", "__syncwarp();", number))
 
 
 def test_with_all_barriers_nothing_is_amiss() -> None:
-    assert defects_with(0, "__syncthreads();") == set()
+    assert defects_with(cuda_kernel) == set()
+
+
+def test_a_copy_that_is_not_awaited_is_missed() -> None:
+    assert Defect.RACE in defects_with(changed("wait_group 2", "wait_group 3", 0))
