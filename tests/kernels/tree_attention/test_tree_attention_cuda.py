@@ -10,6 +10,7 @@ from tree_attention_cases import Case, assert_close
 
 from kernels.host import Defect, Report, RunOptions, running
 from kernels.host.cuda import cuda_kernel
+from kernels.specialised import CUDA_TYPES, specialised
 from kernels.tree_attention.cuda import cuda
 from kernels.tree_attention.cuda_plan import divided, shared_bytes
 from kernels.tree_attention.plan import Extent, Plan
@@ -56,6 +57,10 @@ def test_spans_are_merged_and_read_once_for_each_block_of_rows(tiles: int, case:
     for name in ("keys", "values"):
         assert walk.traffic[name].most_reads == blocks
     assert walk.threadgroup_bytes == shared_bytes(tiles, case.size)
+
+
+def test_the_text_that_mlx_is_given_has_no_template() -> None:
+    attended(PLANNED[1], specialised(cuda_kernel, CUDA_TYPES))
 
 
 def test_rows_that_cannot_be_copied_eight_at_a_time_are_read_one_by_one() -> None:
