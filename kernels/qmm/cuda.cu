@@ -29,7 +29,7 @@ constexpr int weight_bytes = tile_rows * row_bytes, stage_bytes = weight_bytes +
 constexpr int swizzle = words == 1 ? 7 : words == 2 ? 3 : 1, swizzle_shift = words == 2 ? 1 : words == 4 ? 2 : 0;
 auto place = [](int row, int piece) { return piece ^ (((row & swizzle) << swizzle_shift) & (row_pieces - 1)); };
 
-const int M = x_shape[0], K = x_shape[1], N = w_shape[0];
+const int M = x_shape[x_ndim - 2], K = x_shape[x_ndim - 1], N = w_shape[0];
 const int row_words = K * BITS / 32, row_groups = K / GROUP;
 const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 const int g = lane / 4, t = lane % 4;

@@ -81,6 +81,18 @@ class Plan:
         return self.teams * self.split * self.threads
 
 
+@dataclass(frozen=True)
+class Launch:
+    """What calls with an x of one shape have in common. arrivals: how many counters blocks need, None without a split.
+
+    arguments: keyword arguments of `kernel`.
+    """
+
+    kernel: Any
+    arrivals: int | None
+    arguments: dict[str, Any]
+
+
 Planner = Callable[[int, int, int, int, int], Plan]
 """(rows of x, K, N, group_size, bits) -> Plan."""
 
@@ -160,35 +172,45 @@ def product(factory: Callable[..., Any], planner: Planner = plan) -> Product:
             shared_memory=shared_bytes,
         )
 
-    def run(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> mx.array:
-        rows, columns = x.shape[0], w.shape[0]
-        how = planner(rows, x.shape[1], columns, group_size, bits)
-        inputs, dtypes = [x, w, scales, biases], [x.dtype]
-        shapes: list[tuple[int, ...]] = [(rows, columns)]
+    @cache
+    def launch(shape: tuple[int, ...], dtype: mx.Dtype, columns: int, group_size: int, bits: int) -> Launch:
+        """shape: of x."""
+        how = planner(shape[-2], shape[-1], columns, group_size, bits)
+        shapes, dtypes = [(*shape[:-1], columns)], [dtype]
         if how.split > 1:
-            # Blocks count their arrivals where they find zeros: an array of its own for each call.
-            inputs.append(mx.zeros((max(how.teams, LEAST_ELEMENTS),), mx.uint32))
             tile = 16 * how.tiling.tall
             shapes.append((how.split * _ceiling(columns, tile) * tile * how.rows,))
             dtypes.append(mx.float32)
-        out: list[mx.array] = kernel(how.split, how.warps, how.shared_bytes)(
-            inputs=inputs,
-            template=[
-                ("T", x.dtype),
-                ("ROWS", how.rows),
-                ("BITS", bits),
-                ("GROUP", group_size),
-                ("SPAN", how.span),
-                ("TALL", how.tiling.tall),
-                ("STAGES", how.tiling.stages),
-                ("ROUND", how.tiling.round),
-                ("PHASES", how.phases),
-            ],
-            grid=(how.grid, 1, 1),
-            threadgroup=(how.threads, 1, 1),
-            output_shapes=shapes,
-            output_dtypes=dtypes,
+        template = [
+            ("T", dtype),
+            ("ROWS", how.rows),
+            ("BITS", bits),
+            ("GROUP", group_size),
+            ("SPAN", how.span),
+            ("TALL", how.tiling.tall),
+            ("STAGES", how.tiling.stages),
+            ("ROUND", how.tiling.round),
+            ("PHASES", how.phases),
+        ]
+        return Launch(
+            kernel(how.split, how.warps, how.shared_bytes),
+            max(how.teams, LEAST_ELEMENTS) if how.split > 1 else None,
+            {
+                "template": template,
+                "grid": (how.grid, 1, 1),
+                "threadgroup": (how.threads, 1, 1),
+                "output_shapes": shapes,
+                "output_dtypes": dtypes,
+            },
         )
+
+    def run(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> mx.array:
+        called = launch(x.shape, x.dtype, w.shape[0], group_size, bits)
+        inputs = [x, w, scales, biases]
+        if called.arrivals is not None:
+            # Blocks count their arrivals where they find zeros: an array of its own for each call.
+            inputs.append(mx.zeros((called.arrivals,), mx.uint32))
+        out: list[mx.array] = called.kernel(inputs=inputs, **called.arguments)
         return out[0]
 
     return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,17 +30,20 @@ def product(name: Name, factory: Callable[..., Any]) -> Product:
         header=_text(f"{name}_header.metal"),
     )
 
-    def run(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> mx.array:
-        rows, columns = x.shape[0], w.shape[0]
+    @cache
+    def launch(shape: tuple[int, ...], dtype: mx.Dtype, columns: int, group_size: int, bits: int) -> dict[str, Any]:
         threadgroups = -(-columns // COLUMNS_PER_THREADGROUP)
-        out: list[mx.array] = kernel(
-            inputs=[x, w, scales, biases],
-            template=[("T", x.dtype), ("BITS", bits), ("GROUP", group_size), _template_of_rows(name, rows)],
-            grid=(threadgroups * THREADS_PER_THREADGROUP, 1, 1),
-            threadgroup=(THREADS_PER_THREADGROUP, 1, 1),
-            output_shapes=[(rows, columns)],
-            output_dtypes=[x.dtype],
-        )
+        return {
+            "template": [("T", dtype), ("BITS", bits), ("GROUP", group_size), _template_of_rows(name, shape[-2])],
+            "grid": (threadgroups * THREADS_PER_THREADGROUP, 1, 1),
+            "threadgroup": (THREADS_PER_THREADGROUP, 1, 1),
+            "output_shapes": [(*shape[:-1], columns)],
+            "output_dtypes": [dtype],
+        }
+
+    def run(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> mx.array:
+        arguments = launch(x.shape, x.dtype, w.shape[0], group_size, bits)
+        out: list[mx.array] = kernel(inputs=[x, w, scales, biases], **arguments)
         return out[0]
 
     return run

@@ -7,7 +7,10 @@ from collections.abc import Callable
 import mlx.core as mx
 
 Product = Callable[[mx.array, mx.array, mx.array, mx.array, int, int], mx.array]
-"""(x [rows, K], w [N, K * bits / 32], scales [N, K / group_size], biases, group_size, bits) -> [rows, N], as x."""
+"""(x [..., rows, K], w [N, K * bits / 32], scales [N, K / group_size], biases, group_size, bits) -> [..., rows, N].
+
+Of the type of x, whose dimensions before the rows are all 1.
+"""
 
 
 def reference(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> mx.array:

@@ -24,7 +24,7 @@ constexpr int SUMS = BLOCKS * 8 * COLUMNS;
 threadgroup T places[64];
 threadgroup float memory[SIMDGROUPS * SUMS];
 
-const int rows = x_shape[0], K = x_shape[1], N = w_shape[0], groups = K / GROUP;
+const int rows = x_shape[x_ndim - 2], K = x_shape[x_ndim - 1], N = w_shape[0], groups = K / GROUP;
 const int simdgroup = int(simdgroup_index_in_threadgroup), lane = int(thread_index_in_simdgroup);
 const int first_column = int(threadgroup_position_in_grid.x) * COLUMNS, column = first_column + lane;
 

@@ -14,7 +14,7 @@ constexpr int SUMS = ROWS * COLUMNS;
 constexpr int REGION = OPERAND > SUMS ? OPERAND : SUMS;
 threadgroup float memory[SIMDGROUPS * REGION];
 
-const int rows = x_shape[0], K = x_shape[1], N = w_shape[0], groups = K / GROUP;
+const int rows = x_shape[x_ndim - 2], K = x_shape[x_ndim - 1], N = w_shape[0], groups = K / GROUP;
 const int simdgroup = int(simdgroup_index_in_threadgroup), lane = int(thread_index_in_simdgroup);
 const int first_column = int(threadgroup_position_in_grid.x) * COLUMNS, column = first_column + lane;
 threadgroup float* mine = memory + simdgroup * REGION;

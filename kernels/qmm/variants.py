@@ -81,7 +81,7 @@ def where_planned(product: Product) -> Product:
 
     def run(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> mx.array:
         of_one_type = scales.dtype == x.dtype == biases.dtype
-        if of_one_type and _has_plan(x.shape[0], x.shape[1], w.shape[0], group_size, bits):
+        if of_one_type and _has_plan(x.shape[-2], x.shape[-1], w.shape[0], group_size, bits):
             return product(x, w, scales, biases, group_size, bits)
         return reference(x, w, scales, biases, group_size, bits)
 

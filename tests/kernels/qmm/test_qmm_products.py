@@ -52,6 +52,15 @@ def test_one_rounding_from_float64_in_every_schedule_and_layout(name: Name, prob
 
 
 @names
+@pytest.mark.parametrize("before", [(1,), (1, 1)], ids=["three dimensions", "four"])
+def test_x_may_have_dimensions_of_one_before_its_rows(name: Name, before: tuple[int, ...]) -> None:
+    x, *rest = Problem(11, 33, 128, 64, 4, mx.bfloat16).operands()
+    y = PRODUCTS[name](x.reshape(*before, 11, 128), *rest)
+    assert y.shape == (*before, 11, 33)
+    assert mx.array_equal(y.reshape(11, 33), PRODUCTS[name](x, *rest))
+
+
+@names
 def test_scales_of_a_narrower_type_than_x(name: Name) -> None:
     x, w, scales, biases, group_size, bits = Problem(8, 32, 64, 32, 4, mx.float32).operands()
     operands = x, w, scales.astype(mx.bfloat16), biases.astype(mx.bfloat16), group_size, bits

@@ -1,5 +1,7 @@
 """A kernel set whose products count what they are given."""
 
+import math
+
 import mlx.core as mx
 
 from kernels.qmm.reference import Product, reference
@@ -17,8 +19,8 @@ class CountedProducts(KernelSet):
         def counted(
             x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int
         ) -> mx.array:
-            assert x.ndim == 2
-            self.shapes.append((x.shape[0], w.shape[0]))
+            assert math.prod(x.shape[:-2]) == 1
+            self.shapes.append((x.shape[-2], w.shape[0]))
             return self.run(x, w, scales, biases, group_size, bits)
 
         return counted
