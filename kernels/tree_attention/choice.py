@@ -10,7 +10,6 @@ import mlx.core as mx
 from kernels import probing
 from kernels.probing import Choice, Kernel, UnavailableError
 from kernels.specialised import cuda_kernel, metal_kernel
-from kernels.specialised import cuda_kernel, metal_kernel
 from kernels.tree_attention import cuda
 from kernels.tree_attention.metal import metal
 from kernels.tree_attention.problem import TreeAttention
