@@ -42,7 +42,8 @@ class Verifier:
         self.taps: Taps | None = None
         self._support = support_of(model) if mode == "tree" else limits_of(model)
         self._restoring: RestoringPass | None = None
-        divide(model)
+        if mode == "tree":
+            divide(model)
 
     @staticmethod
     def has_tree_form(model: Any) -> bool:
@@ -73,7 +74,7 @@ class Verifier:
     def forward(self, tree: TokenTree, cache: Cache) -> mx.array:
         """Logits of every node, [N, vocabulary], lazy. Follow with exactly one `commit` or `abandon`.
 
-        The device works on the first blocks already while this runs, see `submission`.
+        In "tree" mode the device works on the first blocks already while this runs, see `submission`.
         """
         tokens = mx.array([tree.tokens])
         if len(tree) == 1:
@@ -84,8 +85,7 @@ class Verifier:
         assert self.mode == "chain"
         assert tree.is_chain
         self._restoring = RestoringPass(cache)
-        with submitting():
-            return self._run(tokens, cache)
+        return self._run(tokens, cache)
 
     def step(self, token: mx.array, cache: Cache) -> mx.array:
         """Logits after one more token, [1, vocabulary], lazy; `token` is [1] and may itself be lazy."""
