@@ -20,8 +20,10 @@ def first_offset(offset: Any) -> Any:
 
 def node_positions(current: TreePass, offset: Any) -> mx.array:
     """[N] absolute positions of the nodes, given the offset that a model passed for the first row."""
-    positions: mx.array = current.depths + first_offset(offset)
-    return positions
+    if not isinstance(offset, int):
+        positions: mx.array = current.depths + first_offset(offset)
+        return positions
+    return current.positions(offset)
 
 
 def _tree_rope(x: mx.array, dims: int, **options: Any) -> mx.array:

@@ -54,11 +54,18 @@ class TreePass:
         self._masks: dict[tuple[int, int, int | None, int], mx.array] = {}
         self._sights: dict[int, Sight] = {}
         self._windows: dict[int, mx.array] = {}
+        self._positions: dict[int, mx.array] = {}
 
     @cached_property
     def depths(self) -> mx.array:
         """[N] depth of each node below the root."""
         return mx.array(self.tree.depths, dtype=mx.int32)
+
+    def positions(self, offset: int) -> mx.array:
+        """[N] int32 positions of the nodes where the root stands at `offset`, the same array for all layers."""
+        if offset not in self._positions:
+            self._positions[offset] = mx.array([offset + depth for depth in self.tree.depths], dtype=mx.int32)
+        return self._positions[offset]
 
     @cached_property
     def ancestors(self) -> mx.array:

@@ -6,6 +6,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models import cache as stock
 
+from worker.engine.verify.accepted import index_of
 from worker.engine.verify.tree_pass import active_pass
 
 
@@ -34,8 +35,7 @@ class _TreeRows:
             return
         base = self.offset - nodes
         if list(path) != list(range(len(path))):
-            index = mx.array(list(path))
-            keys, values = (rows[..., index, :] for rows in self.fresh_rows)
+            keys, values = (mx.take(rows, index_of(path), axis=-2) for rows in self.fresh_rows)
             self._write(base - self._first, keys, values)
         self.fresh_rows = None
         self.offset = base + len(path)

@@ -12,6 +12,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from worker.engine.kernel_set import STOCK
+from worker.engine.verify.accepted import index_of
 from worker.engine.verify.tree_pass import TreePass
 
 
@@ -53,4 +54,4 @@ def _is_depthwise(conv: Any, x: mx.array) -> bool:
 def rows_kept(x: mx.array, size: int, path: Sequence[int]) -> mx.array:
     """The [1, size - 1, C] rows that the cache keeps when the nodes of `path` are accepted."""
     rows = [*range(size - 1), *(size - 1 + node for node in path)]
-    return mx.take(x, mx.array(rows[len(path) :]), axis=1)
+    return mx.take(x, index_of(rows[len(path) :]), axis=1)

@@ -14,6 +14,7 @@ import mlx.core as mx
 from kernels.gated_delta_tree.problem import NODES_AT_MOST, ROW_TYPES, Recurrence, configuration
 from kernels.gated_delta_tree.tree import Tree
 from worker.engine.kernel_set import KernelSet
+from worker.engine.verify.accepted import index_of
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,7 @@ class GatedDeltaCall:
 
     def after(self, path: Sequence[int]) -> mx.array:
         """The state [1, Hv, Dv, Dk] after the nodes of `path`."""
-        accepted = mx.array(list(path), dtype=mx.int32)
-        return self.run.commit(self.k, self.v, self.g, self.beta, self.state, accepted)
+        return self.run.commit(self.k, self.v, self.g, self.beta, self.state, index_of(path))
 
     def advanced(self) -> tuple[mx.array, mx.array]:
         """Outputs and state of a chain."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 from worker.engine.kernel_set import KernelSet
+from worker.engine.verify.accepted import index_of
 from worker.engine.verify.tree_pass import TreePass
 
 Arguments = Mapping[str, Any]
@@ -54,7 +55,7 @@ class Rule:
 
     def state_after(self, arguments: Arguments, path: Sequence[int]) -> mx.array:
         """The state after the nodes of `path`, by mlx-lm's own update of the state before the tree."""
-        index = mx.array(list(path))
+        index = index_of(path)
         accepted = {name: mx.take(arguments[name], index, axis=1) for name in self.rows}
         return self.update(**{**arguments, **accepted})[1]
 
