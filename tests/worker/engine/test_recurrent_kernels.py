@@ -13,9 +13,10 @@ from recurrent_passes import chain_of, deep_tree, leaves, relative_error
 from bench.families import tiny_model, vocabulary
 from worker.engine.kernel_set import STOCK
 from worker.engine.tree import TokenTree
-from worker.engine.verify.recurrent import gated_delta
+from worker.engine.verify.recurrent import gated_delta, hooks
 from worker.engine.verify.recurrent.gated_delta import GATED_DELTA
 from worker.engine.verify.recurrent.mamba2 import MAMBA2
+from worker.engine.verify.recurrent.normalisation import normalised
 from worker.engine.verify.verifier import Verifier, evaluate
 
 KEY_HEADS, HEADS, WIDTH = 1, 2, 64
@@ -182,3 +183,30 @@ def test_plain_decoding_without_kernels_is_mlx_lms_own() -> None:
     cache, stock = verifier.new_cache(), make_prompt_cache(model)
     for token in PREFIX:
         assert mx.array_equal(verifier.step(mx.array([token]), cache), model(mx.array([[token]]), cache=stock)[0])
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_the_norm_of_a_pass_with_kernels_is_that_of_mlx_lm(dtype: mx.Dtype) -> None:
+    q, k = (mx.random.normal((1, 5, 2, WIDTH), key=mx.random.key(seed)).astype(dtype) for seed in (1, 2))
+    options = {"inv_scale": WIDTH**-0.5, "eps": 1e-6}
+    rounding = {mx.float32: TOLERANCE, mx.bfloat16: 2.0**-7}[dtype]
+    for found, expected in zip(normalised(q, k, **options), normalize_qk(q, k, **options), strict=True):
+        assert found.dtype == dtype
+        assert relative_error(found.astype(mx.float32), expected.astype(mx.float32)) < rounding
+
+
+def test_models_norm_by_one_operation_where_a_pass_has_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    normed: list[tuple[int, ...]] = []
+
+    def noted(q: mx.array, k: mx.array, **options: float) -> tuple[mx.array, mx.array]:
+        normed.append(q.shape)
+        return normalised(q, k, **options)
+
+    monkeypatch.setattr(hooks, "normalised", noted)
+    model = tiny_model("qwen3_5", **WIDE)
+    tree = deep_tree(5, 3, vocabulary("qwen3_5"), seed=5)
+    logits_of(Verifier(model), tree, [0])
+    assert normed == []
+    logits_of(Verifier(model, kernels=ReferenceKernels()), tree, [0])
+    # The tree and two tokens after it; the prefix is mlx-lm's own.
+    assert [rows for _, rows, *_ in normed] == [5] * LAYERS + [1] * (2 * LAYERS)

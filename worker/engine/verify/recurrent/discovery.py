@@ -17,6 +17,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import ArraysCache
 
+from worker.engine.kernel_set import STOCK
 from worker.engine.verify.caches import flat
 from worker.engine.verify.recurrent.convolution import is_causal, kernel_size
 from worker.engine.verify.recurrent.hooks import Convolve, hook_updates, listening
@@ -80,6 +81,8 @@ class _Visit:
 
 class _Watch:
     """Follows the model's calls; a Listener."""
+
+    kernels = STOCK
 
     def __init__(self) -> None:
         self.visits: list[_Visit] = []

@@ -1,4 +1,4 @@
-"""Where a mixer's code is intercepted: its convolutions, and the state updates that it calls by name.
+"""Where a mixer's code is intercepted: its convolutions, and the state updates and norm that it calls by name.
 
 Hooks are put in once and stay. They act only in a thread that listens, so an instrumented model runs as mlx-lm wrote
 it everywhere else.
@@ -15,9 +15,12 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx_lm.models.gated_delta import normalize_qk
 
+from worker.engine.kernel_set import STOCK, KernelSet
 from worker.engine.verify.recurrent.gated_delta import GATED_DELTA
 from worker.engine.verify.recurrent.mamba2 import MAMBA2
+from worker.engine.verify.recurrent.normalisation import NAME, normalised
 from worker.engine.verify.recurrent.rule import Arguments, Rule
 
 RULES = (GATED_DELTA, MAMBA2)
@@ -26,7 +29,9 @@ Convolve = Callable[[mx.array], mx.array]
 
 
 class Listener(Protocol):
-    """What the calls of a mixer go to, instead of mlx-lm's own code."""
+    """What the calls of a mixer go to, instead of mlx-lm's own code. kernels: what computes."""
+
+    kernels: KernelSet
 
     def convolution(self, conv: Any, convolve: Convolve, x: mx.array) -> mx.array:
         """A call of the nn.Conv1d `conv`; convolve(x) is the call itself."""
@@ -54,7 +59,7 @@ def _listener() -> Listener | None:
 
 
 def hook_updates(model: Any) -> None:
-    """Hook the names of the state updates where the code of `model` looks them up."""
+    """Hook the names of the state updates, and of the norm, where the code of `model` looks them up."""
     classes = {base for module in model.modules() for base in type(module).__mro__}
     for defining in classes:
         for function in filter(inspect.isfunction, vars(defining).values()):
@@ -62,6 +67,8 @@ def hook_updates(model: Any) -> None:
             for rule in RULES:
                 if namespace.get(rule.name) is rule.update:
                     namespace[rule.name] = _hooked(rule)
+            if namespace.get(NAME) is normalize_qk:
+                namespace[NAME] = _normalise
 
 
 def hook_convolutions(module: Any) -> None:
@@ -82,6 +89,13 @@ def _hooked(rule: Rule) -> Callable[..., tuple[mx.array, mx.array]]:
         return listener.update(rule, rule.arguments(args, options))
 
     return call
+
+
+@wraps(normalize_qk)
+def _normalise(q: mx.array, k: mx.array, **options: float) -> tuple[mx.array, mx.array]:
+    listener = _listener()
+    by_kernels = listener is not None and listener.kernels is not STOCK
+    return (normalised if by_kernels else normalize_qk)(q, k, **options)  # type: ignore[no-any-return, unused-ignore]
 
 
 @cache

@@ -45,6 +45,7 @@ class _Recording:
     """What the accepted path of one call needs; a Listener."""
 
     def __init__(self, current: TreePass, plan: Plan) -> None:
+        self.kernels = current.kernels
         self._current = current
         self._plan = plan
         self._sources: dict[Source, _Convolved | _Updated | KernelCall] = {}

@@ -30,11 +30,11 @@ class _OneToken:
     """A Listener."""
 
     def __init__(self, kernels: KernelSet) -> None:
-        self._kernels = kernels
+        self.kernels = kernels
 
     def convolution(self, conv: Any, convolve: Convolve, x: mx.array) -> mx.array:
         return convolve(x)
 
     def update(self, rule: Rule, arguments: Arguments) -> tuple[mx.array, mx.array]:
-        call = rule.kernel(arguments, self._kernels, is_chain=True)
+        call = rule.kernel(arguments, self.kernels, is_chain=True)
         return call.advanced() if call else rule.update(**arguments)
