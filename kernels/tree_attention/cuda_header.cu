@@ -79,45 +79,78 @@ __device__ __forceinline__ void await_all_but_two_groups() {
   asm volatile("cp.async.wait_group 2;" ::: "memory");
 }
 
-// Whether any eight neighbouring elements, from a multiple of eight on, may be copied at once.
+// Whether any eight neighbouring elements, from a multiple of eight on, may be copied at once, of rows that follow each
+// other within 32 bits.
 template <typename T>
 __device__ __forceinline__ bool are_wide(const T* rows, long long head_step, long long row_step, long long step) {
   const bool aligned = reinterpret_cast<size_t>(rows) % (8 * sizeof(T)) == 0;
-  return aligned && step == 1 && head_step % 8 == 0 && row_step % 8 == 0;
+  return aligned && step == 1 && head_step % 8 == 0 && row_step % 8 == 0 && row_step >> 32 == 0;
 }
 
-// Eight neighbouring elements into shared memory, zeros if they are not `there`. Those that are wide are on their way
-// until their group is awaited.
-template <typename T>
-__device__ __forceinline__ void copy_eight(T* to, const T* from, long long step, bool wide, bool there) {
-  if (wide) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :
-                 : "r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
-                 : "memory");
-  } else {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      to[i] = there ? from[i * step] : static_cast<T>(0.0f);
+// Sixteen bytes into shared memory, zeros if they are not `there`. They are on their way until their group is awaited.
+__device__ __forceinline__ void copy_wide(uint32_t to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+
+// The queries of a block's rows into shared memory, PITCH apart; zeros behind the last row. A row is the pair of a query
+// head, one of those that share the key head, and a node.
+template <typename T, int ROWS, int D, int PITCH, int THREADS>
+__device__ __forceinline__ void copy_queries(
+    T* to, const T* queries, long long head_step, long long row_step, long long step, int first, int rows, int nodes) {
+  constexpr int EIGHTS = D / 8;
+  const bool wide = are_wide<T>(queries, head_step, row_step, step);
+#pragma unroll 1
+  for (int item = threadIdx.x; item < ROWS * EIGHTS; item += THREADS) {
+    const int row = first + item / EIGHTS, element = item % EIGHTS * 8;
+    const bool there = row < rows;
+    const T* from = queries + (there ? row / nodes * head_step + row % nodes * row_step + element * step : 0);
+    T* target = to + item / EIGHTS * PITCH + element;
+    if (wide) {
+      copy_wide(shared_address(target), from, there);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < 8; ++i) target[i] = there ? from[i * step] : static_cast<T>(0.0f);
     }
   }
 }
 
-// COLUMNS rows of D elements from `first` on into shared memory, PITCH apart. Rows at `end` and behind it become zeros
-// and are not read.
-template <typename T, int COLUMNS, int D, int PITCH, int THREADS>
-__device__ __forceinline__ void copy_columns(
-    T* to, const T* rows, int row_step, long long step, bool wide, int first, int end, int keep, int skipped) {
-  constexpr int EIGHTS = D / 8;
-#pragma unroll 4
-  for (int item = threadIdx.x; item < COLUMNS * EIGHTS; item += THREADS) {
-    const int row = item / EIGHTS, element = item % EIGHTS * 8, seen = first + row;
-    const int column = seen < keep ? seen : seen + skipped;
-    const bool there = seen < end;
-    const T* from = rows + (there ? static_cast<long long>(column) * row_step + element * step : 0);
-    copy_eight<T>(to + row * PITCH + element, from, step, wide, there);
+// Where the keys or the values of a head lie. Behind the first `keep` columns so many are `skipped`.
+template <typename T>
+struct Columns {
+  const T* rows;
+  long long row_step, step;
+  bool wide;
+  int end, keep, skipped;
+
+  // COUNT rows of D elements from `first` on into shared memory, PITCH apart. Rows at the end and behind it become
+  // zeros and are not read. `to` is the shared address of `place`.
+  template <int COUNT, int D, int PITCH, int THREADS>
+  __device__ __forceinline__ void copy(T* place, uint32_t to, int first) const {
+    constexpr int EIGHTS = D / 8, EVERY = THREADS / EIGHTS;
+    if (wide) {
+      // A thread takes every so manyth row, at the same elements.
+      const int own_row = threadIdx.x / EIGHTS, element = threadIdx.x % EIGHTS * 8;
+      const uint32_t own_to = to + (own_row * PITCH + element) * sizeof(T);
+      const T* const own_rows = rows + element;
+#pragma unroll
+      for (int row = 0; row < COUNT; row += EVERY) {
+        if ((THREADS % EIGHTS == 0 || own_row < EVERY) && (row + EVERY <= COUNT || own_row + row < COUNT)) {
+          const int seen = first + own_row + row, read = min(seen, end - 1);
+          const unsigned column = read < keep ? read : read + skipped;
+          const T* from = own_rows + static_cast<unsigned long long>(column) * static_cast<unsigned>(row_step);
+          copy_wide(own_to + row * PITCH * sizeof(T), from, seen < end);
+        }
+      }
+    } else {
+#pragma unroll 1
+      for (int item = threadIdx.x; item < COUNT * D; item += THREADS) {
+        const int row = item / D, element = item % D, seen = first + row;
+        const long long column = seen < keep ? seen : seen + skipped;
+        place[row * PITCH + element] = seen < end ? rows[column * row_step + element * step] : static_cast<T>(0.0f);
+      }
+    }
   }
-}
+};
 
 // Over the four lanes that share the rows of a product.
 __device__ __forceinline__ float sum_of_four(float value) {

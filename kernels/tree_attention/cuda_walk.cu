@@ -23,38 +23,29 @@ const int block_row = blockIdx.x * TILES * 16, first_row = block_row + row_tile 
 const int begin = part * span, end = min(begin + span, columns);
 const float unit = scale[0] * own::LOG2_E;
 
-const T* const head_keys = keys + head * keys_strides[1];
-const T* const head_values = values + head * values_strides[1];
-const bool wide_queries = own::are_wide<T>(queries, queries_strides[1], queries_strides[2], queries_strides[3]);
-const bool wide_keys = own::are_wide<T>(keys, keys_strides[1], keys_strides[2], keys_strides[3]);
-const bool wide_values = own::are_wide<T>(values, values_strides[1], values_strides[2], values_strides[3]);
-
+const own::Columns<T> all_keys = {
+    keys + head * keys_strides[1], keys_strides[2], keys_strides[3],
+    own::are_wide<T>(keys, keys_strides[1], keys_strides[2], keys_strides[3]), end, keep, skipped};
+const own::Columns<T> all_values = {
+    values + head * values_strides[1], values_strides[2], values_strides[3],
+    own::are_wide<T>(values, values_strides[1], values_strides[2], values_strides[3]), end, keep, skipped};
+const uint32_t first_stage = own::shared_address(stages);
 const auto copy_keys = [&](int stage) {
-  const int first = begin + stage * STAGE;
+  const int first = begin + stage * STAGE, place = stage % 2 * 2 * STAGE * PITCH;
   if (first < end) {
-    own::copy_columns<T, STAGE, D, PITCH, THREADS>(
-        stages + stage % 2 * 2 * STAGE * PITCH, head_keys, static_cast<int>(keys_strides[2]), keys_strides[3],
-        wide_keys, first, end, keep, skipped);
+    all_keys.template copy<STAGE, D, PITCH, THREADS>(stages + place, first_stage + place * sizeof(T), first);
   }
 };
 const auto copy_values = [&](int stage) {
-  const int first = begin + stage * STAGE;
+  const int first = begin + stage * STAGE, place = (stage % 2 * 2 + 1) * STAGE * PITCH;
   if (first < end) {
-    own::copy_columns<T, STAGE, D, PITCH, THREADS>(
-        stages + (stage % 2 * 2 + 1) * STAGE * PITCH, head_values, static_cast<int>(values_strides[2]),
-        values_strides[3], wide_values, first, end, keep, skipped);
+    all_values.template copy<STAGE, D, PITCH, THREADS>(stages + place, first_stage + place * sizeof(T), first);
   }
 };
 
-for (int item = threadIdx.x; item < TILES * 16 * (D / 8); item += THREADS) {
-  const int row = block_row + item / (D / 8), element = item % (D / 8) * 8;
-  const bool there = row < rows;
-  const long long at = there ? (head * heads_per_group + row / nodes) * queries_strides[1]
-          + row % nodes * queries_strides[2] + element * queries_strides[3]
-                             : 0;
-  own::copy_eight<T>(
-      own_queries + item / (D / 8) * PITCH + element, queries + at, queries_strides[3], wide_queries, there);
-}
+own::copy_queries<T, TILES * 16, D, PITCH, THREADS>(
+    own_queries, queries + head * heads_per_group * queries_strides[1], queries_strides[1], queries_strides[2],
+    queries_strides[3], block_row, rows, nodes);
 copy_keys(0);
 own::end_group();
 copy_values(0);
@@ -83,10 +74,11 @@ for (int n = 0; n < D / 8; ++n) {
 }
 
 // Where the lane's row of four matrices lies: of the queries, of the keys of a stage, of its values.
-const uint32_t query_row = own::shared_address(own_queries + (row_tile * 16 + lane % 16) * PITCH + lane / 16 * 8);
+const uint32_t query_row =
+    first_stage + (4 * STAGE * PITCH + (row_tile * 16 + lane % 16) * PITCH + lane / 16 * 8) * sizeof(T);
 const uint32_t key_row =
-    own::shared_address(stages + (share * STEP + lane / 16 * 8 + lane % 8) * PITCH + lane / 8 % 2 * 8);
-const uint32_t value_row = own::shared_address(stages + (STAGE + share * STEP + lane % 16) * PITCH + lane / 16 * 8);
+    first_stage + ((share * STEP + lane / 16 * 8 + lane % 8) * PITCH + lane / 8 % 2 * 8) * sizeof(T);
+const uint32_t value_row = first_stage + ((STAGE + share * STEP + lane % 16) * PITCH + lane / 16 * 8) * sizeof(T);
 
 for (int stage = 0; begin + stage * STAGE < end; ++stage) {
   const int first = begin + stage * STAGE + share * STEP;
@@ -214,7 +206,7 @@ if (PARTS > 1) {
   }
   __syncthreads();
   if (share == 0) {
-#pragma unroll
+#pragma unroll 1
     for (int other = 0; other < PARTS - 1; ++other) {
       const float4* const from = arena + (other * TILES + row_tile) * QUADS * 32 + lane;
       const float4 theirs = from[0];
