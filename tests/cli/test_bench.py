@@ -15,6 +15,7 @@ from cli.commands import tuning
 from cli.comparison_view import cells, phases, resources, texts
 from cli.prompts import measured_prompts, shipped_prompts
 from worker.engine.comparison import PLAIN, SPECULATIVE, Measurement, summarise
+from worker.engine.kernel_set import STOCK
 from worker.engine.plain_text import Parity
 
 PROMPTS = [
@@ -146,7 +147,7 @@ class TheEngine:
     def __init__(self, data_dir: Path) -> None:
         self.options = type("Options", (), {"data_dir": data_dir, "drafter": "auto"})
         self.drafter_key = "suffix"
-        self.target = type("Target", (), {"spec": "m", "identity": "x"})
+        self.target = type("Target", (), {"spec": "m", "identity": "x", "kernels": STOCK})
 
 
 @pytest.mark.parametrize(("parity", "adopted"), [("same", True), ("near tie", True), ("different", False)])

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from mlx_lm import sample_utils
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
 
-from worker.engine.sampling import Draws, History, Row, Sampling, processed, tempered
+from worker.engine.draws import Draws
+from worker.engine.sampling import History, Row, Sampling, processed, tempered
 
 Floats = npt.NDArray[np.float64]
 NO_HISTORY = History([], [])

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from worker.engine.acceptance import Walk, relaxed_walk, walk
-from worker.engine.sampling import NOTHING, Draws, History, NoTokenLeft, Sampling, odds
+from worker.engine.draws import Draws
+from worker.engine.sampling import NOTHING, History, NoTokenLeft, Sampling, odds
 from worker.engine.tree import TokenTree
 
 PROMPT = [2, 0]
