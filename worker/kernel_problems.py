@@ -71,7 +71,7 @@ def products(
     def calls(run: Product) -> list[mx.array]:
         return [run(x, w, scales, biases, group_size, bits) for w, scales, biases in weights]
 
-    return [Operation("product", count, calls, partial(calls, _wide_product), variants.TOLERANCE)]
+    return [Operation("product", count, calls, partial(calls, _wide_product), variants.TOLERANCES[dtype])]
 
 
 def _wide_product(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> mx.array:

@@ -100,6 +100,28 @@ def test_the_probe_passes_the_variants_and_refuses_a_wrong_product(name: Name) -
     assert variants.complaint(lambda *all_: right(*all_) * float("nan"), CONFIGURATION) is not None
 
 
+def with_operands_cut(bits: int) -> Product:
+    """A product in float32 of values that have lost the last `bits` bits of their 24, to the nearest of what is left."""
+
+    def cut(array: mx.array) -> mx.array:
+        words = array.astype(mx.float32).view(mx.uint32)
+        return ((words + (1 << bits - 1)) >> bits << bits).view(mx.float32)
+
+    def run(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> mx.array:
+        wide = scales.astype(mx.float32), biases.astype(mx.float32)
+        return (cut(x) @ cut(mx.dequantize(w, *wide, group_size=group_size, bits=bits)).T).astype(x.dtype)
+
+    return run
+
+
+@pytest.mark.parametrize("dtype", qmm.DTYPES)
+def test_a_wide_product_may_be_of_tf32_but_not_of_bfloat16(dtype: mx.Dtype) -> None:
+    configuration = Configuration(dtype, group_size=64, bits=4)
+    assert variants.complaint(with_operands_cut(13), configuration) is None
+    of_bfloat16 = variants.complaint(with_operands_cut(16), configuration)
+    assert of_bfloat16 is None if dtype == mx.bfloat16 else of_bfloat16 is not None
+
+
 @pytest.mark.skipif(mx.default_device() == mx.gpu, reason="states what a machine without a GPU says")
 def test_on_the_cpu_the_reference_is_used_and_the_others_are_explained() -> None:
     choice = qmm.chosen(mx.bfloat16, group_size=64, bits=4)
