@@ -38,6 +38,7 @@ template <class T> inline T min(T a, T b) { return b < a ? b : a; }
 template <class T> inline T max(T a, T b) { return a < b ? b : a; }
 inline float fmaxf(float a, float b) { return __builtin_fmaxf(a, b); }
 inline float fminf(float a, float b) { return __builtin_fminf(a, b); }
+inline float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline float exp2f(float x) { return __builtin_exp2f(x); }
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
 
@@ -48,6 +49,14 @@ template <class To, class From> inline To bits_as(From from) {
   To to;
   __builtin_memcpy(&to, &from, sizeof(To));
   return to;
+}
+
+// Byte i of the result is the one of b:a that nibble i of the selector names.
+inline uint32_t byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
+  const uint64_t both = (uint64_t)b << 32 | a;
+  uint32_t result = 0;
+  for (int i = 0; i < 4; i++) result |= (uint32_t)(both >> (8 * (selector >> (4 * i) & 7)) & 0xff) << (8 * i);
+  return result;
 }
 
 // Blocks run one after the other, so what all threads of one see needs no more than one place.
@@ -114,6 +123,13 @@ inline void together(Result (&results)[count], const From& contribution, HostCom
 
 }  // namespace cuda_host
 
+inline float __uint_as_float(uint32_t bits) { return cuda_host::bits_as<float>(bits); }
+inline __half __ushort_as_half(unsigned short bits) { return cuda_host::bits_as<__half>(bits); }
+inline float __half2float(__half value) { return (float)value; }
+inline __half __float2half_rn(float value) { return (__half)value; }
+inline __nv_bfloat16 __float2bfloat16_rn(float value) { return (__nv_bfloat16)value; }
+inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) { return cuda_host::byte_perm(a, b, selector); }
+
 #define threadIdx (cuda_host::thread_index())
 #define blockIdx (cuda_host::block_index)
 #define gridDim (cuda_host::grid_size)
@@ -136,6 +152,18 @@ inline uint32_t __ballot_sync(uint32_t, bool predicate, HOST_SITE) {
   return all;
 }
 inline bool __any_sync(uint32_t mask, bool predicate, HOST_SITE) { return __ballot_sync(mask, predicate, site) != 0; }
+
+inline void __threadfence() {}
+template <class T> inline T __ldcg(const T* from, HOST_SITE) {
+  if (cuda_host::metered) from = (const T*)host_load_device((void*)from, sizeof(T), site, alignof(T));
+  return *from;
+}
+inline uint32_t atomicAdd(uint32_t* to, uint32_t value, HOST_SITE) {
+  to = (uint32_t*)host_atomic_device(to, sizeof *to, site, HOST_UPDATE);
+  const uint32_t before = *to;
+  *to = before + value;
+  return before;
+}
 
 inline size_t __cvta_generic_to_shared(const void* pointer) { return (char*)pointer - cuda_host::shared_begin; }
 

@@ -152,6 +152,8 @@ def _buffer(
     array = bits[index]
     if parameter.role == "shape":
         return _filled(parameter.name, _eight(array.shape, np.int32))
+    if parameter.role == "ndim":
+        return _filled(parameter.name, _eight([array.ndim], np.int32))
     if parameter.role == "strides":
         return _filled(parameter.name, _eight([stride // array.itemsize for stride in array.strides], np.int64))
     contents, origin = memory_of(array)

@@ -8,6 +8,14 @@ using cuda_host::bits_as;
 
 inline void ex2_approx_ftz_f32(float& to, float exponent) { to = __builtin_exp2f(exponent); }
 
+// table: bit 4 a + 2 b + c is the result for bits a, b, c.
+inline void lop3_b32(uint32_t& to, uint32_t a, uint32_t b, uint32_t c, int table) {
+  to = 0;
+  for (int i = 0; i < 8; i++) {
+    if (table >> i & 1) to |= (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);
+  }
+}
+
 template <class T> inline uint32_t pair_of(float high, float low) {
   return bits_as<uint16_t>((T)low) | (uint32_t)bits_as<uint16_t>((T)high) << 16;
 }
@@ -116,8 +124,8 @@ inline void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(
 // A copy arrives as late as it may: when its group is awaited. Until then its place holds NaN.
 struct Copy {
   uint32_t to;
-  int group;
-  uint32_t of[4];
+  int bytes, group;
+  char of[16];
 };
 enum { kCopies = 4096 };
 struct Copies {
@@ -126,22 +134,34 @@ struct Copies {
 };
 inline Copies copies[1024];
 
-inline void put(uint32_t to, const uint32_t (&of)[4], HostSite site) {
+inline void put(uint32_t to, const char* from, int bytes, HostSite site) {
   void* place = cuda_host::shared_begin + to;
-  if (cuda_host::metered) place = host_store_threadgroup(place, 16, site, 16);
-  __builtin_memcpy(place, of, 16);
+  if (cuda_host::metered) place = host_store_threadgroup(place, bytes, site, bytes);
+  __builtin_memcpy(place, from, bytes);
+}
+
+// there: bytes that are read, with zeros behind them.
+inline void copy(uint32_t to, const void* from, int bytes, int there, HostSite site) {
+  static const char nan[16] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+  Copies& own = copies[threadIdx.x];
+  if (own.count == kCopies) __builtin_trap();
+  Copy& copy = own.of[own.count++];
+  copy = {to, bytes, own.group, {}};
+  if (there) {
+    if (cuda_host::metered) from = host_load_device((void*)from, there, site, bytes);
+    __builtin_memcpy(copy.of, from, there);
+  }
+  put(to, nan, bytes, site);
 }
 
 inline void cp_async_cg_shared_global(uint32_t to, const void* from, int bytes, int there, HOST_SITE) {
-  Copies& own = copies[threadIdx.x];
-  if (bytes != 16 || own.count == kCopies) __builtin_trap();
-  Copy& copy = own.of[own.count++];
-  copy = {to, own.group, {}};
-  if (there) {
-    if (cuda_host::metered) from = host_load_device((void*)from, there, site, 16);
-    __builtin_memcpy(copy.of, from, there);
-  }
-  put(to, {~0u, ~0u, ~0u, ~0u}, site);
+  copy(to, from, bytes, there, site);
+}
+inline void cp_async_cg_shared_global_L2__128B(uint32_t to, const void* from, int bytes, HOST_SITE) {
+  copy(to, from, bytes, bytes, site);
+}
+inline void cp_async_ca_shared_global_L2__128B(uint32_t to, const void* from, int bytes, HOST_SITE) {
+  copy(to, from, bytes, bytes, site);
 }
 inline void cp_async_commit_group() { copies[threadIdx.x].group++; }
 inline void cp_async_wait_group(int pending, HOST_SITE) {
@@ -150,13 +170,14 @@ inline void cp_async_wait_group(int pending, HOST_SITE) {
   for (int i = 0; i < own.count; i++) {
     const Copy copy = own.of[i];
     if (copy.group < own.group - pending) {
-      put(copy.to, copy.of, site);
+      put(copy.to, copy.of, copy.bytes, site);
     } else {
       own.of[kept++] = copy;
     }
   }
   own.count = kept;
 }
+inline void st_shared_u16(uint32_t to, unsigned short value, HOST_SITE) { put(to, (const char*)&value, 2, site); }
 inline void forget_copies() { copies[threadIdx.x].count = copies[threadIdx.x].group = 0; }
 
 }  // namespace ptx

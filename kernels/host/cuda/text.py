@@ -27,7 +27,7 @@ CUDA_NAMES: dict[mx.Dtype, str] = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of the kernel. role: "input", "shape", "strides" or "output". index: of its input or output."""
+    """One parameter of the kernel. role: input, shape, strides, ndim or output. index: of its input or output."""
 
     name: str
     role: str
@@ -42,11 +42,11 @@ def parameters(
     output_names: Sequence[str],
     output_dtypes: Sequence[mx.Dtype],
 ) -> list[Parameter]:
-    """In MLX's order: behind each input its shape and strides, where the text mentions them; then the outputs."""
+    """In MLX's order: behind each input its shape, strides and rank, where the text mentions them; then the outputs."""
     found = []
     for index, (name, dtype) in enumerate(zip(input_names, input_dtypes, strict=True)):
         found.append(Parameter(name, "input", index, CUDA_NAMES[dtype]))
-        for role, kind in (("shape", "Shape"), ("strides", "Strides")):
+        for role, kind in (("shape", "Shape"), ("strides", "Strides"), ("ndim", "int")):
             if f"{name}_{role}" in source:
                 found.append(Parameter(f"{name}_{role}", role, index, kind))
     for index, (name, dtype) in enumerate(zip(output_names, output_dtypes, strict=True)):
@@ -74,7 +74,7 @@ def translate(
 
 
 def _declared(parameter: Parameter) -> str:
-    if parameter.role in ("shape", "strides"):
+    if parameter.role in ("shape", "strides", "ndim"):
         return f"const {parameter.type} {parameter.name}"
     return f"{'const ' if parameter.role == 'input' else ''}{parameter.type}* {parameter.name}"
 
@@ -82,6 +82,8 @@ def _declared(parameter: Parameter) -> str:
 def _argument(parameter: Parameter, place: int) -> str:
     if parameter.role in ("shape", "strides"):
         return f"*(const mlx::core::cu::{parameter.type}*)b[{place}]"
+    if parameter.role == "ndim":
+        return f"*(const int*)b[{place}]"
     return f"({parameter.type}*)b[{place}]"
 
 

@@ -155,6 +155,18 @@ def test_a_planted_defect_is_found(changes: list[tuple[str, str]], shared_memory
     assert defect in report.defects
 
 
+def test_words_are_permuted_and_combined_bit_by_bit() -> None:
+    source = """
+    uint32_t both, three;
+    both = __byte_perm(0x33221100u, 0x77665544u, 0x5410u);
+    asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(three) : "r"(0xf0f0u), "r"(0xff00u), "r"(0x000fu));
+    out[threadIdx.x] = threadIdx.x % 2 ? both : three;
+    """
+    out, report = run(source, {"x": mx.zeros((8,))}, ((32,), mx.uint32))
+    assert report.findings == ()
+    assert out[:2].tolist() == [0xF00F, 0x55441100]
+
+
 def test_findings_are_raised_with_their_line() -> None:
     kernel = cuda_kernel("case", ["x"], ["out"], "\nout[threadIdx.x] = x[threadIdx.x + 1];")
     with running(RunOptions()), pytest.raises(KernelDefects, match="body:2: out_of_bounds"):

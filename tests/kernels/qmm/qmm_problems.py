@@ -48,10 +48,20 @@ def dequantised(
 
 
 def assert_one_rounding(
-    got: mx.array, x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int
+    got: mx.array,
+    x: mx.array,
+    w: mx.array,
+    scales: mx.array,
+    biases: mx.array,
+    group_size: int,
+    bits: int,
+    of_weights: mx.Dtype | None = None,
 ) -> None:
-    """Off by no more than one rounding to the output's type of a float32 sum, whose own bound is depth roundings."""
-    weights = dequantised(w, scales, biases, group_size, bits, got.dtype)
+    """Off by no more than one rounding to the output's type of a float32 sum, whose own bound is depth roundings.
+
+    of_weights: what the variant rounds weights to, if that is not the output's type.
+    """
+    weights = dequantised(w, scales, biases, group_size, bits, of_weights or got.dtype)
     exact = float64(x) @ weights.T
     sums = x.shape[1] * UNIT_ROUNDOFF[mx.float32] * (np.abs(float64(x)) @ np.abs(weights).T)
     allowed = UNIT_ROUNDOFF[got.dtype] * (np.abs(exact) + sums) + sums

@@ -1,4 +1,4 @@
-"""How the CUDA variant spreads a product and calls its kernel. That it multiplies right, a GPU has to show."""
+"""How the CUDA variant spreads a product and calls its kernel. What the kernel gives, test_qmm_cuda_text.py shows."""
 
 import re
 from pathlib import Path

@@ -108,7 +108,7 @@ class Case:
             group = head // (self.heads // self.groups)
             scores = queries[head] @ keys[group].T * self.size**-0.5
             weights = np.where(self.visible, np.exp(scores), 0.0)
-            sink = np.exp(float(self.sink_logits[head].item())) if self.sink_logits is not None else 0.0
+            sink = np.exp(as_float64(self.sink_logits)[head]) if self.sink_logits is not None else 0.0
             result[0, head] = combined(weights / (weights.sum(axis=1, keepdims=True) + sink), values[group])
         return result
 
