@@ -100,12 +100,12 @@ def test_the_probe_passes_the_variants_and_refuses_a_wrong_product(name: Name) -
     assert variants.complaint(lambda *all_: right(*all_) * float("nan"), CONFIGURATION) is not None
 
 
-def with_operands_cut(bits: int) -> Product:
-    """A product in float32 of values that have lost the last `bits` bits of their 24, to the nearest of what is left."""
+def with_operands_cut(lost: int) -> Product:
+    """A product in float32 of values rounded to what is left of their 24 bits without the last ones."""
 
     def cut(array: mx.array) -> mx.array:
         words = array.astype(mx.float32).view(mx.uint32)
-        return ((words + (1 << bits - 1)) >> bits << bits).view(mx.float32)
+        return ((words + (1 << lost - 1)) >> lost << lost).view(mx.float32)
 
     def run(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> mx.array:
         wide = scales.astype(mx.float32), biases.astype(mx.float32)
@@ -207,7 +207,19 @@ def test_the_probe_reaches_every_kind_of_plan_of_the_cuda_kernel(group_size: int
 def test_without_a_gpu_the_probe_is_small_and_a_right_product_passes() -> None:
     shapes = list[tuple[int, ...]]()
     assert variants.complaint(counted(shapes), CONFIGURATION) is None
-    assert shapes == [(rows, depth) for rows, depth, _ in variants.probed(64, on_gpu=mx.default_device() == mx.gpu)]
+    probed = variants.probed(64, on_gpu=mx.default_device() == mx.gpu)
+    assert shapes == [(*before, rows, depth) for rows, depth, _ in probed for before in ((), (1,))]
+
+
+def test_the_probe_refuses_a_product_that_is_wrong_for_the_rows_of_a_model() -> None:
+    def nothing_of_three_dimensions(x: mx.array, *rest: Any) -> mx.array:
+        return reference(x, *rest) * (x.ndim == 2)
+
+    complaint = variants.complaint(nothing_of_three_dimensions, Configuration(mx.float32, group_size=64, bits=4))
+    assert (
+        complaint
+        == "a product of Shape(rows=1, depth=320, columns=40) is off by 1 of its largest value, for x of 3 dimensions"
+    )
 
 
 @pytest.mark.parametrize(
