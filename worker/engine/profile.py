@@ -116,7 +116,7 @@ def pair_key(target: Target, drafter: str) -> dict[str, str | int]:
 
 def measure_profile(target: Target, max_nodes: int, notify: Callable[[str], None] = lambda _: None) -> Profile:
     """Run the self-check on the real model, then time real passes; plain mode measures one node only."""
-    verdict = decide_mode(target.model, target.vocabulary, target.dtype, target.kernels)
+    verdict = decide_mode(target.model, target.vocabulary, target.dtype, target.kernels, target.products)
     if verdict.refused:
         without = "" if verdict.reuses_prefixes else ", and reuses no prefixes"
         notify(f"{target.spec} is verified in {verdict.mode} mode{without}: {verdict}")

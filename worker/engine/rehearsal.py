@@ -30,17 +30,17 @@ def with_kernels(target: Target, kernels: KernelSet) -> Target:
 def without_harm(
     target: Target, profile: Profile, find: Callable[[Target], Profile], notify: Callable[[str], None]
 ) -> tuple[Target, Profile]:
-    """`target` and its profile, or both without kernels where the self-check refuses trees with them alone.
+    """`target` and its profile, or both without kernels where the self-check refuses a mode with them alone.
 
-    find: the profile of a target.
+    So too where it refuses all modes: nothing has shown then that the kernels are right. find: the profile of a target.
     """
     if target.kernels is STOCK or profile.verification == "tree":
         return target, profile
     kernels, stock = target.kernels, with_kernels(target, STOCK)
     without = find(stock)
-    if without.verification != "tree":
+    if profile.verification == without.verification != "plain":
         return with_kernels(stock, kernels), profile
-    notify(f"{target.spec} computes without kernels ({kernels.name}): with them its trees are not right")
+    notify(f"{target.spec} computes without kernels ({kernels.name}): its passes are not right with them")
     return stock, without
 
 

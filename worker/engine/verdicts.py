@@ -39,7 +39,7 @@ def find_verdict(target: Target, directory: Path, notify: Callable[[str], None] 
     path = stored.path_of(directory, key)
     verdict = _read(path)
     if verdict is None:
-        verdict = decide_mode(target.model, target.vocabulary, target.dtype, target.kernels)
+        verdict = decide_mode(target.model, target.vocabulary, target.dtype, target.kernels, target.products)
         try:
             stored.write(path, {"key": key, **asdict(verdict)})
         except OSError as error:

@@ -14,19 +14,22 @@ from plain_decoding import plain_tokens
 
 from bench.families import tiny_model
 from kernels.probing import Choice
-from kernels.qmm.reference import reference
+from kernels.qmm.reference import Product, reference
 from kernels.tree_attention.problem import TreeAttention
 from worker.engine import kernel_set
 from worker.engine import profile as profile_module
 from worker.engine.budget import CostCurve
 from worker.engine.engine import Engine, EngineOptions
 from worker.engine.kernel_set import STOCK, MachineKernels, machine_kernels
+from worker.engine.linears import ALL_ROWS, install_kernels
 from worker.engine.linears.products import KernelLinear
 from worker.engine.loading import Target
 from worker.engine.plain_text import plain_text
 from worker.engine.profile import Profile, Profiles, measure_profile, pair_key, profile_key
 from worker.engine.rehearsal import with_kernels, without_harm
 from worker.engine.verdicts import verdict_key
+from worker.engine.verify.selfcheck import Verdict, decide_mode
+from worker.engine.verify.verifier import Mode
 
 # Widths that the kernels have.
 MODELS: dict[str, dict[str, Any]] = {
@@ -148,7 +151,7 @@ def test_kernels_that_spoil_trees_are_not_used(engine_for: EngineFor, tmp_path: 
     assert profile.verification == "chain"
     target, profile = without_harm(target, profile, find, told.append)
     assert (target.kernels, profile.verification) == (STOCK, "tree")
-    assert told[-1] == "tiny computes without kernels (unsighted): with them its trees are not right"
+    assert told[-1] == "tiny computes without kernels (unsighted): its passes are not right with them"
     assert not any(isinstance(module, KernelLinear) for module in target.model.modules())
 
     target = with_kernels(plain, ReferenceKernels())
@@ -166,6 +169,61 @@ def test_a_model_without_trees_keeps_its_kernels(engine_for: EngineFor) -> None:
     assert any(isinstance(module, KernelLinear) for module in target.model.modules())
 
 
+def to_bfloat16(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> mx.array:
+    """Summed in float32, but no more exact than bfloat16."""
+    wide_x, wide_scales, wide_biases = (array.astype(mx.float32) for array in (x, scales, biases))
+    return reference(wide_x, w, wide_scales, wide_biases, group_size, bits).astype(mx.bfloat16).astype(x.dtype)
+
+
+class Degrading(ReferenceKernels):
+    """Its products become coarse once they are installed."""
+
+    name = "degrading"
+    coarse = False
+
+    def product(self, dtype: mx.Dtype, group_size: int, bits: int) -> Product | None:
+        return lambda *operands: (to_bfloat16 if self.coarse else reference)(*operands)
+
+
+def test_a_product_that_agrees_with_itself_alone_is_found_by_the_self_check(
+    engine_for: EngineFor, tmp_path: Path
+) -> None:
+    kernels = Degrading()
+    target = with_kernels(engine_for(quantized("llama")).target, kernels)
+    assert decide_mode(target.model, 97, mx.float32, kernels, target.products) == Verdict("tree")
+    kernels.coarse = True
+    verdict = decide_mode(target.model, 97, mx.float32, kernels, target.products)
+    assert (verdict.mode, set(verdict.refused)) == ("plain", {"tree", "chain"})
+    assert target.products is not None
+    assert target.products.rows == ALL_ROWS
+
+    told: list[str] = []
+    profiles = {kernels: Profile("plain", CostCurve((1,), (1.0,))), STOCK: Profile("tree", CostCurve((1,), (1.0,)))}
+    target, profile = without_harm(target, profiles[kernels], lambda one: profiles[one.kernels], told.append)
+    assert (target.kernels, profile) == (STOCK, profiles[STOCK])
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_a_product_is_held_to_the_tolerance_of_its_type(dtype: mx.Dtype) -> None:
+    model = quantized("llama")
+    model.set_dtype(dtype)
+    kernels = Degrading()
+    kernels.coarse = True
+    assert bool(install_kernels(model, kernels).products) == (dtype == mx.bfloat16)
+
+
+@pytest.mark.parametrize(("ours", "without"), [("plain", "chain"), ("plain", "plain")])
+def test_kernels_that_nothing_has_shown_to_be_right_are_not_used(
+    engine_for: EngineFor, ours: Mode, without: Mode
+) -> None:
+    target = with_kernels(engine_for(quantized("llama")).target, ReferenceKernels())
+    found = Profile(without, CostCurve((1,), (1.0,)))
+    told: list[str] = []
+    target, profile = without_harm(target, Profile(ours, CostCurve((1,), (2.0,))), lambda _: found, told.append)
+    assert (target.kernels, profile) == (STOCK, found)
+    assert told == ["tiny computes without kernels (references): its passes are not right with them"]
+
+
 def test_only_rows_that_were_measured_to_gain_go_to_the_kernel(
     engine_for: EngineFor, machine: MachineKernels, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -176,7 +234,12 @@ def test_only_rows_that_were_measured_to_gain_go_to_the_kernel(
         monkeypatch.setattr(type(product), "let", lambda _, rows: asked.append(rows))
 
     found: dict[str, range] = {"rows": range(2, 16)}
-    monkeypatch.setattr(profile_module, "rows_that_gain", lambda *_: found["rows"])
+
+    def measured(*_: Any) -> range:
+        asked.clear()  # of what the self-check suspended
+        return found["rows"]
+
+    monkeypatch.setattr(profile_module, "rows_that_gain", measured)
     profile = measure_profile(target, 2)
     assert profile.rows == range(2, 16)
     assert set(asked) == {range(2, 16)}

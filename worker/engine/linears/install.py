@@ -12,6 +12,7 @@ import mlx.nn as nn
 
 from kernels.qmm import MOST_ROWS
 from kernels.qmm.reference import Product, reference
+from kernels.qmm.variants import TOLERANCES
 from worker.engine.kernel_set import KernelSet
 from worker.engine.linears.packed import Kind, Packed, stacked
 from worker.engine.linears.products import (
@@ -26,7 +27,6 @@ from worker.engine.linears.products import (
 from worker.engine.linears.siblings import siblings
 
 TRIED_ROWS = (8, 16, 24, MOST_ROWS)  # kernels are planned by the number of rows
-TOLERANCE = 0.02  # of the largest value, as in `kernels.qmm.variants`
 
 
 @dataclass
@@ -156,7 +156,7 @@ def _agrees(run: Product, packed: Packed) -> bool:
         expected = reference(x.astype(mx.float32), packed.w, wide_scales, wide_biases, *how)
         try:
             error = mx.abs(run(x, *packed.arrays, *how).astype(mx.float32) - expected).max()
-            if not bool(error <= TOLERANCE * mx.abs(expected).max()):
+            if not bool(error <= TOLERANCES[kind.dtype] * mx.abs(expected).max()):
                 return False
         except (RuntimeError, ValueError):  # no plan, or a compiler's or a driver's complaint
             return False

@@ -1,13 +1,15 @@
 """The self-check at load: a random tree against one-token decoding, on the real model.
 
-It decides how a model is verified. A family that nobody tried is then slow at worst, never wrong.
+It decides how a model is verified. A family that nobody tried is then slow at worst, never wrong. One-token decoding is
+that of MLX's own operations, so that a kernel that is wrong everywhere does not agree with itself.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -18,6 +20,7 @@ import numpy.typing as npt
 from mlx_lm.models.cache import RotatingKVCache
 
 from worker.engine.kernel_set import STOCK, KernelSet
+from worker.engine.linears import Installed
 from worker.engine.tree import TokenTree
 from worker.engine.verify.caches import flat
 from worker.engine.verify.copies import copied_all
@@ -38,7 +41,7 @@ SURE_16_BIT = 0.01
 TOLERANCE_16_BIT = 0.12
 NOISE_FACTOR = 2.5
 # Part of what a stored verdict belongs to: raise it when verification changes.
-VERSION = 2
+VERSION = 3
 
 Row = npt.NDArray[np.float32]
 
@@ -80,17 +83,19 @@ def random_chain(pending: int, nodes: int, vocabulary: int, rng: random.Random) 
     return tree
 
 
-def decide_mode(model: Any, vocabulary: int, dtype: mx.Dtype, kernels: KernelSet = STOCK) -> Verdict:
+def decide_mode(
+    model: Any, vocabulary: int, dtype: mx.Dtype, kernels: KernelSet = STOCK, products: Installed | None = None
+) -> Verdict:
     """The best mode that agrees with one-token decoding on this model; one that it breaks does not.
 
-    kernels: that its passes are going to use.
+    kernels, products: that its passes are going to use.
     """
     # mlx-lm's own pass over a chain shows how much of a difference is rounding, and whether what a cache holds is the
     # same however a prompt was split.
-    chain = _trial(lambda: Verifier(model, "chain", kernels=kernels), vocabulary, dtype)
+    chain = _trial(lambda: Verifier(model, "chain", kernels=kernels), products, vocabulary, dtype)
     tree: _Trial | str = "has no form for a cache of this model"
     if Verifier.has_tree_form(model):
-        tree = _trial(lambda: Verifier(model, "tree", kernels=kernels), vocabulary, dtype)
+        tree = _trial(lambda: Verifier(model, "tree", kernels=kernels), products, vocabulary, dtype)
     refused = {
         "tree": tree if isinstance(tree, str) else tree.objection(_tolerance(dtype, chain)),
         "chain": chain if isinstance(chain, str) else chain.objection(_tolerance(dtype)),
@@ -122,25 +127,47 @@ class Comparison:
         return max(median(self.nodes), median(self.following))
 
 
-def compare(verifier: Verifier, vocabulary: int, prefix: int = PREFIX_TOKENS, seed: int = 0) -> Comparison:
+def compare(
+    verifier: Verifier,
+    vocabulary: int,
+    prefix: int = PREFIX_TOKENS,
+    seed: int = 0,
+    products: Installed | None = None,
+) -> Comparison:
     """A pass over a random tree (or chain) after `prefix` random tokens, and what follows a commit, against one-token
-    decoding."""
+    decoding.
+
+    products: that are installed in the model. The prefix and one-token decoding use none of them, and no kernels.
+    """
     rng = random.Random(seed)
     cache = verifier.new_cache()
-    _prefill(verifier, [rng.randrange(vocabulary) for _ in range(prefix)], cache)
+    with _without_kernels(verifier, products):
+        _prefill(verifier, [rng.randrange(vocabulary) for _ in range(prefix)], cache)
     tree = _tree(verifier.shape_after(prefix, NODES), vocabulary, rng)
     node = rng.randrange(1, len(tree) - 1)
     path = tree.path(node)
     following = [rng.randrange(vocabulary) for _ in range(FOLLOWING)]
 
-    alone = _along_paths(verifier, tree, copied_all(cache))
     committed = [tree.tokens[one] for one in path]
-    alone += _one_by_one(verifier, [*committed, *following], copied_all(cache))[len(committed) :]
+    with _without_kernels(verifier, products):
+        alone = _along_paths(verifier, tree, copied_all(cache))
+        alone += _one_by_one(verifier, [*committed, *following], copied_all(cache))[len(committed) :]
     together = list(_numpy(verifier.forward(tree, cache)))
     verifier.commit(tree, path, cache)
     together += _one_by_one(verifier, following, cache)
     differences = _row_differences(np.stack(together), np.stack(alone))
     return Comparison(differences[: len(tree)], differences[len(tree) :])
+
+
+@contextmanager
+def _without_kernels(verifier: Verifier, products: Installed | None) -> Iterator[None]:
+    """Compute with MLX's own operations for a while."""
+    kernels, verifier.kernels = verifier.kernels, STOCK
+    try:
+        with products.suspended() if products else nullcontext():
+            yield
+    finally:
+        verifier.kernels = kernels
 
 
 @dataclass(frozen=True)
@@ -161,12 +188,12 @@ class _Trial:
         return f"differs from one-token decoding by {median(self.errors):.2g} of the largest logit"
 
 
-def _trial(make: Callable[[], Verifier], vocabulary: int, dtype: mx.Dtype) -> _Trial | str:
+def _trial(make: Callable[[], Verifier], products: Installed | None, vocabulary: int, dtype: mx.Dtype) -> _Trial | str:
     """Try a way of verification; why it cannot be tried. Trees past the first are tried when that one disagrees."""
     try:
-        errors = [_error(make(), vocabulary, dtype, seed=0)]
+        errors = [_error(make(), products, vocabulary, dtype, seed=0)]
         if not errors[0] <= SURE.get(dtype, SURE_16_BIT):  # not a number is no agreement
-            errors += [_error(make(), vocabulary, dtype, seed) for seed in (1, 2)]
+            errors += [_error(make(), products, vocabulary, dtype, seed) for seed in (1, 2)]
     except _Uncheckable as reason:
         return str(reason)
     except Exception as broken:  # noqa: BLE001 - whatever it is, the model is not to be verified so
@@ -183,11 +210,11 @@ def _tolerance(dtype: mx.Dtype, chain: _Trial | str | None = None) -> float:
     return min(TOLERANCE_16_BIT, max(SURE_16_BIT, NOISE_FACTOR * median(chain.errors)))
 
 
-def _error(verifier: Verifier, vocabulary: int, dtype: mx.Dtype, seed: int) -> float:
+def _error(verifier: Verifier, products: Installed | None, vocabulary: int, dtype: mx.Dtype, seed: int) -> float:
     """The error after a short prefix, and past each sliding window that is cheap to fill."""
     windows = {layer.max_size for layer in flat(verifier.new_cache()) if isinstance(layer, RotatingKVCache)}
     prefixes = [PREFIX_TOKENS, *(window + PREFIX_TOKENS for window in sorted(windows) if window <= MAX_WINDOW)]
-    comparisons = [compare(verifier, vocabulary, prefix, seed) for prefix in prefixes]
+    comparisons = [compare(verifier, vocabulary, prefix, seed, products) for prefix in prefixes]
     return max(one.largest if dtype == mx.float32 else one.typical for one in comparisons)
 
 
