@@ -12,7 +12,7 @@ from worker.engine.tree import TokenTree
 from worker.engine.verify.caches import adopt
 from worker.engine.verify.copies import mapped
 from worker.engine.verify.selfcheck import random_tree
-from worker.engine.verify.submission import divide, submitting
+from worker.engine.verify.submission import PIECES, divide, pieces_of_prefill, submitting
 from worker.engine.verify.taps import Taps
 from worker.engine.verify.tree_pass import tree_pass
 from worker.engine.verify.verifier import Verifier
@@ -111,8 +111,9 @@ def test_blocks_are_handed_over_while_the_pass_is_built(monkeypatch: pytest.Monk
     width = model.model.embed_tokens.weight.shape[1]
     submissions = Submissions(monkeypatch)
 
-    verifier.prefill(PROMPT, cache)
-    assert submissions.shapes == []
+    verifier.prefill([*PROMPT, 9], cache)
+    assert submissions.shapes == [(1, 6, width)] * 2
+    submissions.shapes.clear()
     tree = random_tree(11, 5, 3, 90, random.Random(1))
     verifier.forward(tree, cache)
     assert submissions.shapes == [(1, 5, width)] * 2
@@ -123,6 +124,25 @@ def test_blocks_are_handed_over_while_the_pass_is_built(monkeypatch: pytest.Monk
     assert submissions.shapes[2:] == [(1, 1, width)] * 2
     model(mx.array([[8]]), cache=cache)
     assert len(submissions.shapes) == 4
+
+
+def test_a_prefill_computes_no_blocks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gemma3n")  # its last blocks have no caches of their own
+    verifier = Verifier(model)
+    cache = verifier.new_cache()
+    with_caches, blocks = len(cache), len(Taps(model)._inner.layers)
+    assert 1 < with_caches < blocks <= PIECES
+    submissions = Submissions(monkeypatch)
+    verifier.prefill(PROMPT, cache)
+    assert len(submissions.shapes) == with_caches - 1
+    submissions.shapes.clear()
+    verifier.step(mx.array([7]), cache)
+    assert len(submissions.shapes) == blocks - 1
+
+
+@pytest.mark.parametrize(("caches", "pieces"), [(0, 0), (1, 0), (2, 1), (9, 1), (10, 2), (24, 3), (25, 3)])
+def test_the_last_block_with_a_cache_needs_those_before_it(caches: int, pieces: int) -> None:
+    assert pieces_of_prefill([0, 8, 16], caches) == pieces
 
 
 def test_a_model_that_compiles_its_blocks_stays_in_one_piece() -> None:

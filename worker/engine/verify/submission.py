@@ -8,7 +8,7 @@ of SmolLM2 takes thirty times what its graph does, pieces cost nothing (97 ms in
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,13 +40,22 @@ def divide(model: Any, pieces: int = PIECES) -> list[int]:
 
 
 @contextmanager
-def submitting() -> Iterator[None]:
-    """Hand over each piece of the pass that runs within, as soon as it is built."""
-    _thread.submits = True
+def submitting(pieces: int = PIECES) -> Iterator[None]:
+    """Hand over the first `pieces` pieces of the pass that runs within, each as soon as it is built."""
+    _thread.left = pieces
     try:
         yield
     finally:
-        _thread.submits = False
+        _thread.left = 0
+
+
+def pieces_of_prefill(ends: Sequence[int], caches: int) -> int:
+    """How many of the pieces that `divide` made are computed anyway when nothing but the caches is asked for.
+
+    caches: how many the model has. Where the last blocks read the caches of others, as in Gemma 3n, nobody needs what
+    they put out. A block is needed whose number is below that of some block with a cache of its own.
+    """
+    return sum(end + 1 < caches for end in ends)
 
 
 class _EndOfPiece:
@@ -54,7 +63,9 @@ class _EndOfPiece:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         output = super().__call__(*args, **kwargs)  # type: ignore[misc]
-        if getattr(_thread, "submits", False):
+        left = getattr(_thread, "left", 0)
+        if left:
+            _thread.left = left - 1
             _submit(output[0] if isinstance(output, tuple) else output)
         return output
 
@@ -63,4 +74,4 @@ def _submit(output: Any) -> None:
     try:
         mx.async_eval(output)  # type: ignore[no-untyped-call]
     except ValueError:  # the model compiles its blocks: within that there is nothing to compute yet
-        _thread.submits = False
+        _thread.left = 0

@@ -14,7 +14,7 @@ from worker.engine.verify.caches import adopt, adoptable
 from worker.engine.verify.copies import mapped
 from worker.engine.verify.recurrent import plain_pass
 from worker.engine.verify.restoring import RestoringPass
-from worker.engine.verify.submission import divide, submitting
+from worker.engine.verify.submission import divide, pieces_of_prefill, submitting
 from worker.engine.verify.support import limits_of, support_of
 from worker.engine.verify.taps import Taps
 from worker.engine.verify.tree_pass import tree_pass
@@ -42,8 +42,7 @@ class Verifier:
         self.taps: Taps | None = None
         self._support = support_of(model) if mode == "tree" else limits_of(model)
         self._restoring: RestoringPass | None = None
-        if mode == "tree":
-            divide(model)
+        self._ends = divide(model) if mode == "tree" else []
 
     @staticmethod
     def has_tree_form(model: Any) -> bool:
@@ -68,7 +67,8 @@ class Verifier:
 
     def prefill(self, tokens: Sequence[int], cache: Cache) -> None:
         """Append `tokens` to the cache; their logits are not computed further than the model needs."""
-        self._run(mx.array([list(tokens)]), cache)
+        with submitting(pieces_of_prefill(self._ends, len(cache))):
+            self._run(mx.array([list(tokens)]), cache)
         evaluate(cache)
 
     def forward(self, tree: TokenTree, cache: Cache) -> mx.array:
