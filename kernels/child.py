@@ -1,13 +1,16 @@
 """Calls in a child process, for what may end or hang its process: the caller goes on, and is told in words.
 
 The child is `python -m kernels.child`, with one end of a socket pair; functions, arguments and results cross by pickle.
-A child is done after a call that failed, whose device may be left in any state; the next call starts another.
+It greets once MLX computes in it: what keeps it from that is no matter of a call. A child is done after a call that
+failed, whose device may be left in any state; the next call starts another.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
+import re
 import resource
 import signal
 import subprocess
@@ -25,9 +28,15 @@ import mlx.core as mx
 
 Result = TypeVar("Result")
 
+START_SECONDS = 120.0
+"""That a child may take until it greets: a busy machine, and a driver that starts with it, are slow."""
 GRACE_SECONDS = 5
 """How long a killed child may take to go. One that the driver holds longer is left behind."""
 FROM_OUTSIDE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+_NO_MEMORY = re.compile(
+    r"unable to allocate|failed to allocate|out ?of ?memory|insufficient memory|bad_alloc|MemoryError", re.IGNORECASE
+)
+"""What MLX, its drivers and Python say where memory ran out, which it may not the next time."""
 
 
 class ChildError(Exception):
@@ -39,11 +48,11 @@ class NoAnswerError(ChildError):
 
 
 class InconclusiveError(ChildError):
-    """Nothing is known of the call: there could be no process, or somebody ended it."""
+    """Nothing is known of the call: there was no process for it, memory ran out, or somebody ended it."""
 
 
 class Child:
-    """The process that calls go to; it is started by the first one. `seconds`: that each call may take, start included.
+    """The process that calls go to; it is started by the first one. `seconds`: that each call may take.
 
     Functions have to be those of a module, found by name; the child looks for modules where this process does.
     """
@@ -63,41 +72,54 @@ class Child:
 
     def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """What the function returns. ChildError when it raises, ends its process or takes too long."""
-        try:
-            process, connection = self._started()
-        except OSError as error:
-            self._end()
-            raise InconclusiveError(f"there is no process to call it in: {in_words(error)}") from error
+        process, connection = self._running or self._started()
         try:
             connection.send((self._seconds, function, arguments))
             if not connection.poll(self._seconds):
                 raise NoAnswerError(f"it gave no answer within {self._seconds:g} s")
-            complaint, result = connection.recv()
+            failure, result = connection.recv()
         except (EOFError, ConnectionError) as error:
             raise self._death(process) from error
         except BaseException:
             self._end()
             raise
-        if complaint is not None:
+        if failure is not None:
             self._end()
-            raise ChildError(complaint)
+            raise failure
         return result  # type: ignore[no-any-return]
 
     def _started(self) -> tuple[subprocess.Popen[bytes], Connection]:
-        if self._running is None:
-            own, others = multiprocessing.Pipe()
-            self._said = tempfile.TemporaryFile()  # noqa: SIM115 (it is closed when the child is)
-            with others:
-                process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "kernels.child", str(others.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=self._said,
-                    stderr=self._said,
-                    pass_fds=[others.fileno()],
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-                    start_new_session=True,  # what a terminal sends is for this process, which ends the child
-                )
-            self._running = process, own
+        """A new process, which has greeted."""
+        try:
+            process, connection = self._new()
+        except OSError as error:
+            self._end()
+            raise InconclusiveError(f"there is no process to call it in: {in_words(error)}") from error
+        try:
+            if not connection.poll(START_SECONDS):
+                raise InconclusiveError(f"its process did not start within {START_SECONDS:g} s")
+            connection.recv()
+        except (EOFError, ConnectionError) as error:
+            raise InconclusiveError(f"before it was called, {self._death(process)}") from error
+        except BaseException:
+            self._end()
+            raise
+        return process, connection
+
+    def _new(self) -> tuple[subprocess.Popen[bytes], Connection]:
+        own, others = multiprocessing.Pipe()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (it is closed when the child is)
+        with others:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "kernels.child", str(others.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=self._said,
+                stderr=self._said,
+                pass_fds=[others.fileno()],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                start_new_session=True,  # what a terminal sends is for this process, which ends the child
+            )
+        self._running = process, own
         return self._running
 
     def _death(self, process: subprocess.Popen[bytes]) -> ChildError:
@@ -109,11 +131,11 @@ class Child:
         last_words = self._last_words()
         self._end()
         if status is None:
-            return ChildError(f"its process closed the connection and stayed{last_words}")
+            return _failure(f"its process closed the connection and stayed{last_words}")
         if status < 0:
             ended = f"{signal.Signals(-status).name} ended its process{last_words}"
-            return InconclusiveError(ended) if -status in FROM_OUTSIDE else ChildError(ended)
-        return ChildError(f"its process ended with status {status}{last_words}")
+            return InconclusiveError(ended) if -status in FROM_OUTSIDE else _failure(ended)
+        return _failure(f"its process ended with status {status}{last_words}")
 
     def _last_words(self) -> str:
         assert self._said is not None
@@ -139,23 +161,37 @@ def in_words(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
+def _failure(complaint: str) -> ChildError:
+    return InconclusiveError(complaint) if _NO_MEMORY.search(complaint) else ChildError(complaint)
+
+
 def serve(descriptor: int) -> None:
-    """Answers calls, each with a pair of what was wrong and the result, until the caller closes the connection."""
+    """Greets, and answers calls, each with a pair of what failed and the result, until the caller hangs up."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.alarm(ceil(START_SECONDS) + GRACE_SECONDS)  # ends a process that hangs when its caller is gone
     with Connection(descriptor) as connection:
+        mx.eval(mx.zeros(8) + 1)
+        connection.send(None)
+        signal.alarm(0)
         while True:
             try:
-                seconds, function, arguments = connection.recv()
+                call = connection.recv_bytes()
             except EOFError:
                 return
-            signal.alarm(ceil(seconds) + GRACE_SECONDS)  # ends a call that hangs when its caller is gone
-            complaint = result = None
-            try:
-                result = function(*arguments)
-            except (RuntimeError, ValueError, OSError) as error:  # MLX's, of a compiler's or a driver's complaint
-                complaint = in_words(error)
-            signal.alarm(0)
-            connection.send((complaint, result))
+            connection.send(_answer(call))
+
+
+def _answer(call: bytes) -> tuple[ChildError | None, Any]:
+    try:
+        seconds, function, arguments = pickle.loads(call)
+        signal.alarm(ceil(seconds) + GRACE_SECONDS)
+        return None, function(*arguments)
+    except (MemoryError, ImportError) as error:
+        return InconclusiveError(in_words(error)), None
+    except (RuntimeError, ValueError, OSError) as error:  # MLX's, of a compiler's or a driver's complaint
+        return _failure(in_words(error)), None
+    finally:
+        signal.alarm(0)
 
 
 def _by_name(dtype: mx.Dtype) -> tuple[Callable[..., Any], tuple[str]]:

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import mlx.core as mx
 
 from kernels import verdicts
-from kernels.child import Child, ChildError, InconclusiveError, in_words
+from kernels.child import Child, ChildError, InconclusiveError, NoAnswerError, in_words
 
 Configuration = TypeVar("Configuration", bound=Hashable)
 Run = TypeVar("Run")
@@ -106,7 +106,7 @@ def remembered(
     """What is wrong with a variant that this machine can make: the verdict that `folder` has, or a new one."""
     if folder is not None:
         verdict = verdicts.read(folder, _key(kernel, variant, configuration))
-        if verdict is not None:
+        if verdict is not None and verdict.settled:
             return verdict.complaint
     return probe(kernel, variant, configuration, folder, child)
 
@@ -115,13 +115,14 @@ def probe(
     kernel: Kernel[Configuration, Run], variant: str, configuration: Configuration, folder: Path | None, child: Child
 ) -> str | None:
     """What is wrong with a variant, found out anew; `folder` has it then, whatever it had."""
+    hung = False
     try:
         complaint = child.call(checked, kernel.home, variant, configuration)
     except InconclusiveError as error:
         return str(error)
     except ChildError as error:
-        complaint = str(error)
-    keep(kernel, variant, configuration, folder, complaint)
+        complaint, hung = str(error), isinstance(error, NoAnswerError)
+    keep(kernel, variant, configuration, folder, complaint, hung)
     return complaint
 
 
@@ -131,11 +132,19 @@ def keep(
     configuration: Configuration,
     folder: Path | None,
     complaint: str | None,
+    hung: bool = False,
 ) -> None:
-    """Let `folder`, if there is one, say `complaint` of a variant."""
-    if folder is not None:
-        with suppress(OSError):  # the next process finds it out again
-            verdicts.write(folder, _key(kernel, variant, configuration), verdicts.Verdict(complaint))
+    """Let `folder`, if there is one, say `complaint` of a variant.
+
+    hung: the variant gave no answer in time. On a busy machine a good one may not: the second time in a row counts.
+    """
+    if folder is None:
+        return
+    key = _key(kernel, variant, configuration)
+    before = verdicts.read(folder, key) if hung else None
+    settled = not hung or (before is not None and not before.settled)
+    with suppress(OSError):  # the next process finds it out again
+        verdicts.write(folder, key, verdicts.Verdict(complaint, settled))
 
 
 def checked(home: str, variant: str, configuration: Any) -> str | None:

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
@@ -20,9 +20,10 @@ Key = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Verdict:
-    """complaint: why the variant is not used, None if it may be."""
+    """complaint: why the variant is not used, None if it may be. settled: nobody need find it out again."""
 
     complaint: str | None
+    settled: bool = True
 
 
 def verdict_key(kernel: str, home: str, variant: str, configuration: object) -> Key:
@@ -58,10 +59,11 @@ def texts_digest(home: str) -> str:
 def read(folder: Path, key: Key) -> Verdict | None:
     """None for a verdict that is not there, or of no use."""
     try:
-        complaint = json.loads(_path(folder, key).read_text("utf-8"))["complaint"]
+        content = json.loads(_path(folder, key).read_text("utf-8"))
+        complaint, settled = content["complaint"], content["settled"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return Verdict(complaint) if complaint is None or isinstance(complaint, str) else None
+    return Verdict(complaint, settled is True) if complaint is None or isinstance(complaint, str) else None
 
 
 def write(folder: Path, key: Key, verdict: Verdict) -> None:
@@ -69,7 +71,7 @@ def write(folder: Path, key: Key, verdict: Verdict) -> None:
     path = _path(folder, key)
     folder.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps({"key": dict(key), "complaint": verdict.complaint}, indent=2), "utf-8")
+    draft.write_text(json.dumps({"key": dict(key), **asdict(verdict)}, indent=2), "utf-8")
     os.replace(draft, path)
 
 

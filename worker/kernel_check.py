@@ -133,15 +133,17 @@ def _checked(
         return VariantCheck(variant, "failed", in_words(error))
     if (kernel.name, variant) in hung:
         return VariantCheck(variant, "failed", f"not tried, after it hung with {hung[kernel.name, variant]}")
+    gave_no_answer = False
     try:
         complaint, timings = child.call(tried, kernel.home, variant, configuration, case.operations)
     except InconclusiveError as error:
         return VariantCheck(variant, "failed", str(error))
     except ChildError as error:
         complaint, timings = str(error), []
-        if isinstance(error, NoAnswerError):
+        gave_no_answer = isinstance(error, NoAnswerError)
+        if gave_no_answer:
             hung[kernel.name, variant] = case.words
-    keep(kernel, variant, configuration, folder, complaint)
+    keep(kernel, variant, configuration, folder, complaint, gave_no_answer)
     return VariantCheck(variant, "passed" if complaint is None else "failed", complaint, timings)
 
 

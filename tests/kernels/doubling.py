@@ -47,6 +47,23 @@ def leaving(number: int) -> int:
     os._exit(number)
 
 
+def without_memory(number: int) -> int:
+    raise MemoryError("std::bad_alloc")
+
+
+def without_device_memory(number: int) -> int:
+    raise RuntimeError("[metal::malloc] Unable to allocate 4096 bytes.")
+
+
+def aborting_without_memory(number: int) -> int:
+    print("[METAL] Command buffer execution failed: Insufficient Memory (00000008)", file=sys.stderr, flush=True)
+    os.abort()
+
+
+def without_a_library(number: int) -> int:
+    raise ImportError("libcuda.so.1: cannot open shared object file")
+
+
 def hanging(number: int) -> int:
     while True:
         time.sleep(60)
@@ -79,6 +96,14 @@ def check(run: Double, configuration: Configuration) -> str | None:
     return None if got == 2 * configuration.number else f"{configuration.number} doubled is {got}"
 
 
+PASSING_FAILURES = {
+    "without memory": lambda _: without_memory,
+    "without device memory": lambda _: without_device_memory,
+    "aborting without memory": lambda _: aborting_without_memory,
+    "without a library": lambda _: without_a_library,
+    "told to end": lambda _: told_to_end,
+}
+
 KERNEL: Kernel[Configuration, Double] = Kernel(
     name="double",
     home=__name__,
@@ -89,7 +114,7 @@ KERNEL: Kernel[Configuration, Double] = Kernel(
         "aborting": lambda _: aborting,
         "leaving": lambda _: leaving,
         "hanging": lambda _: hanging,
-        "told to end": lambda _: told_to_end,
+        **PASSING_FAILURES,
         "unmakeable elsewhere": unmakeable_elsewhere,
         "wrong": lambda _: wrong,
         "right": lambda _: right,

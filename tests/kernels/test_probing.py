@@ -9,11 +9,11 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from doubling import KERNEL, Configuration, Double, right
+from doubling import KERNEL, PASSING_FAILURES, Configuration, Double, right
 
 from kernels import gated_delta_tree, qmm, sample, tree_attention, tree_convolution
 from kernels.child import Child
-from kernels.probing import Choice, Kernel, checked, choose, chosen, probe, remembered
+from kernels.probing import Choice, Kernel, checked, choose, chosen, keep, probe, remembered
 
 SECONDS = 60.0
 
@@ -33,7 +33,7 @@ def only(*names: str) -> Kernel[Configuration, Double]:
 
 
 def test_the_first_that_passes_is_taken_and_the_ones_before_it_are_explained(configuration: Configuration) -> None:
-    names = [name for name in KERNEL.variants if name not in ("hanging", "told to end")]
+    names = [name for name in KERNEL.variants if name not in {"hanging", *PASSING_FAILURES}]
     with Child(SECONDS) as child:
         choice = choose(only(*names), configuration, None, child)
     assert choice == Choice(
@@ -123,12 +123,43 @@ def test_a_verdict_that_is_no_verdict_is_found_out_again(
     assert len(processes(configuration)) == 2
 
 
-def test_what_was_ended_from_outside_is_not_remembered(configuration: Configuration, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("variant", "words"),
+    [
+        ("told to end", "SIGTERM ended its process"),
+        ("without memory", "MemoryError: std::bad_alloc"),
+        ("without device memory", "RuntimeError: [metal::malloc] Unable to allocate 4096 bytes."),
+        (
+            "aborting without memory",
+            "SIGABRT ended its process: [METAL] Command buffer execution failed: Insufficient Memory (00000008)",
+        ),
+        ("without a library", "ImportError: libcuda.so.1: cannot open shared object file"),
+    ],
+)
+def test_a_failure_that_may_pass_is_told_and_not_remembered(
+    variant: str, words: str, configuration: Configuration, tmp_path: Path
+) -> None:
     folder = tmp_path / "verdicts"
     with Child(SECONDS) as child:
-        complaint = remembered(KERNEL, "told to end", configuration, folder, child)
-    assert complaint == "SIGTERM ended its process"
+        assert remembered(KERNEL, variant, configuration, folder, child) == words
     assert not folder.exists()
+
+
+def test_a_variant_that_hangs_is_tried_once_more(configuration: Configuration, tmp_path: Path) -> None:
+    folder, given_up = tmp_path / "verdicts", "it gave no answer within 1 s"
+    with Child(1.0) as child:
+        for tries in (1, 2, 2):
+            assert remembered(KERNEL, "hanging", configuration, folder, child) == given_up
+            assert len(processes(configuration)) == tries
+
+
+def test_a_variant_that_hung_once_is_used_when_it_passes(configuration: Configuration, tmp_path: Path) -> None:
+    folder = tmp_path / "verdicts"
+    keep(KERNEL, "right", configuration, folder, "it gave no answer within 120 s", hung=True)
+    with Child(SECONDS) as child:
+        for _ in range(2):
+            assert remembered(KERNEL, "right", configuration, folder, child) is None
+    assert len(processes(configuration)) == 1
 
 
 def test_a_folder_that_cannot_be_written_costs_a_probe(configuration: Configuration, tmp_path: Path) -> None:
@@ -149,6 +180,32 @@ def test_without_a_process_nothing_is_remembered(
         complaint = remembered(KERNEL, "right", configuration, folder, child)
     assert complaint is not None
     assert complaint.startswith("there is no process to call it in: FileNotFoundError")
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "seconds", "words"),
+    [
+        ("echo no GPU >&2; exit 3", 60.0, "before it was called, its process ended with status 3: no GPU"),
+        ("exec sleep 60", 0.5, "its process did not start within 0.5 s"),
+    ],
+)
+def test_a_child_that_does_not_start_is_no_failure_of_the_variant(
+    script: str,
+    seconds: float,
+    words: str,
+    configuration: Configuration,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(python))
+    monkeypatch.setattr("kernels.child.START_SECONDS", seconds)
+    folder = tmp_path / "verdicts"
+    with Child(SECONDS) as child:
+        assert remembered(KERNEL, "right", configuration, folder, child) == words
     assert not folder.exists()
 
 
