@@ -1,14 +1,17 @@
-"""Batches in the ledger: how one is entered, found, counted and closed. Each function works within a transaction."""
+"""Batches in the ledger: how one is entered, found, counted and closed. Each function works within a transaction.
+
+A batch is entered in many transactions, so that a recorder gets its turn between them. Until the last of them it is
+`validating`, and nobody takes it for a batch that could be run.
+"""
 
 import time
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, exists, func, insert, or_, select, update
+from sqlalchemy import Connection, Select, delete, exists, func, insert, or_, select, update
 
 from api.dataset.request_line import InputLine, LineError, default_custom_id
-from api.errors import NotFoundError
+from api.errors import LedgerError, NotFoundError
 from api.identity import BATCH_PREFIX, request_id
 from api.ledger.records import batch_of_row
 from api.ledger.rows import failed_row
@@ -17,23 +20,65 @@ from api.schemas import Batch, RequestError
 from api.states import OPEN_BATCH_STATES, BatchState, RequestState
 
 CHUNK = 1000
+"""Requests entered or removed in one transaction: some 2 MB of prompts, a few hundredths of a second."""
+ABANDONED_SECONDS = 600.0
+"""How long after its last request a batch that is being entered counts as left behind by a process that died."""
 LATEST = "latest"
 
 Row = dict[str, Any]
 
 
-def enter_batch(connection: Connection, batch: Row, lines: Iterable[InputLine | LineError]) -> None:
-    """Write a batch of `batches` columns and its requests; a LineError becomes a request that has failed already."""
+def begin_batch(connection: Connection, batch: Row) -> None:
+    """Write a batch of `batches` columns, whose requests are to follow."""
+    connection.execute(insert(BATCHES), {**batch, "state": BatchState.VALIDATING.value, "created_at": time.time()})
+
+
+def enter_requests(
+    connection: Connection, batch_id: str, numbered: Sequence[tuple[int, InputLine | LineError]]
+) -> None:
+    """Write some requests of a batch that is being entered; a LineError becomes one that has failed already.
+
+    Raises LedgerError when the batch was cancelled, or removed, in the meantime.
+    """
+    _check_entering(connection, batch_id)
     now = time.time()
-    state = BatchState.IN_PROGRESS.value
-    connection.execute(insert(BATCHES), {**batch, "state": state, "created_at": now})
-    numbered = enumerate(lines)
-    while chunk := list(islice(numbered, CHUNK)):
-        connection.execute(insert(REQUESTS), [_request_row(batch["id"], index, line, now) for index, line in chunk])
-        failures = [_failure(batch["id"], index, line) for index, line in chunk if isinstance(line, LineError)]
-        if failures:
-            connection.execute(insert(RESULTS), failures)
-    settle(connection, batch["id"], now)
+    connection.execute(insert(REQUESTS), [_request_row(batch_id, index, line, now) for index, line in numbered])
+    failures = [_failure(batch_id, index, line) for index, line in numbered if isinstance(line, LineError)]
+    if failures:
+        connection.execute(insert(RESULTS), failures)
+
+
+def end_of_entry(connection: Connection, batch_id: str) -> None:
+    """All requests are there: the batch can be run. Raises LedgerError as `enter_requests` does."""
+    _check_entering(connection, batch_id)
+    running = update(BATCHES).where(BATCHES.c.id == batch_id).values(state=BatchState.IN_PROGRESS.value)
+    connection.execute(running)
+    settle(connection, batch_id, time.time())
+
+
+def remove_some(connection: Connection, batch_id: str) -> bool:
+    """Remove up to CHUNK requests of a batch, and the batch itself after the last; whether anything is left."""
+    some = select(REQUESTS.c.id).where(REQUESTS.c.batch_id == batch_id).limit(CHUNK)
+    if connection.execute(delete(REQUESTS).where(REQUESTS.c.id.in_(some))).rowcount:
+        return True
+    connection.execute(delete(BATCHES).where(BATCHES.c.id == batch_id))
+    return False
+
+
+def abandoned_batches(connection: Connection) -> list[str]:
+    """Batches whose submission died before it had entered all of their requests."""
+    last = select(REQUESTS.c.queued_at).where(REQUESTS.c.batch_id == BATCHES.c.id).order_by(REQUESTS.c.idx.desc())
+    entered_at = func.coalesce(last.limit(1).scalar_subquery(), BATCHES.c.created_at)
+    entering = BATCHES.c.state == BatchState.VALIDATING.value
+    old = entered_at < time.time() - ABANDONED_SECONDS
+    return list(connection.scalars(select(BATCHES.c.id).where(entering, old)))
+
+
+def _check_entering(connection: Connection, batch_id: str) -> None:
+    state = connection.scalar(select(BATCHES.c.state).where(BATCHES.c.id == batch_id))
+    if state != BatchState.VALIDATING.value:
+        found = "was removed" if state is None else f"is {state}"
+        raise LedgerError(f"batch {batch_id} {found} while its requests were entered; submit it again")
 
 
 def _request_row(batch_id: str, index: int, line: InputLine | LineError, now: float) -> Row:
@@ -80,9 +125,9 @@ def latest_batches(connection: Connection, limit: int) -> list[Batch]:
 
 
 def unfinished_batch(connection: Connection, fingerprint: str) -> Batch | None:
-    """The newest batch of the fingerprint that is open, or complete and not delivered."""
+    """The newest batch of the fingerprint that can be run, or is complete and not delivered."""
     undelivered = (BATCHES.c.state == BatchState.COMPLETED.value) & BATCHES.c.delivered_at.is_(None)
-    wanted = or_(BATCHES.c.state.in_([state.value for state in OPEN_BATCH_STATES]), undelivered)
+    wanted = or_(BATCHES.c.state == BatchState.IN_PROGRESS.value, undelivered)
     query = _newest_first().where(BATCHES.c.fingerprint == fingerprint, wanted).limit(1)
     return next(_load(connection, query), None)
 

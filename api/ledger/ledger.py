@@ -1,11 +1,12 @@
 """The ledger as the rest of the program sees it: one SQLite file, opened, migrated, and asked.
 
-Every method is one transaction or a series of short reads, may be called from any thread, and raises LedgerError, or
-StorageError where the disk is full.
+Every method is one transaction, or a series of short ones where a batch is entered or cancelled: no writer keeps another
+waiting for long. It may be called from any thread, and raises LedgerError, or StorageError where the disk is full.
 """
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -71,7 +72,12 @@ class Ledger:
         output_format: Format,
         lines: Iterable[InputLine | LineError],
     ) -> Batch:
-        """Enter a batch and all its requests, or nothing. A LineError becomes a request that has failed already."""
+        """Enter a batch and all its requests, or nothing. A LineError becomes a request that has failed already.
+
+        Until all are there the batch is `validating`. What a process that was killed has left is removed by a later
+        call.
+        """
+        self._remove_abandoned()
         row = {
             "id": batch_id,
             "model": model,
@@ -83,8 +89,30 @@ class Ledger:
             "output_format": output_format,
         }
         with writing(self.engine, self.path) as connection:
-            batches.enter_batch(connection, row, lines)
-            return batches.load_batch(connection, batch_id)
+            batches.begin_batch(connection, row)
+        try:
+            numbered = enumerate(lines)
+            while chunk := list(islice(numbered, batches.CHUNK)):  # read and checked without the write lock
+                with writing(self.engine, self.path) as connection:
+                    batches.enter_requests(connection, batch_id, chunk)
+            with writing(self.engine, self.path) as connection:
+                batches.end_of_entry(connection, batch_id)
+                return batches.load_batch(connection, batch_id)
+        except BaseException:
+            self._remove(batch_id)
+            raise
+
+    def _remove_abandoned(self) -> None:
+        with reading(self.engine, self.path) as connection:
+            abandoned = batches.abandoned_batches(connection)
+        for batch_id in abandoned:
+            self._remove(batch_id)
+
+    def _remove(self, batch_id: str) -> None:
+        left = True
+        while left:
+            with writing(self.engine, self.path) as connection:
+                left = batches.remove_some(connection, batch_id)
 
     def batch(self, batch_id: str) -> Batch:
         """Raises NotFoundError."""
@@ -102,7 +130,7 @@ class Ledger:
             return batches.resolve_id(connection, name)
 
     def find_unfinished(self, fingerprint: str) -> Batch | None:
-        """The newest batch of the fingerprint that is open, or complete and not delivered."""
+        """The newest batch of the fingerprint that can be run, or is complete and not delivered."""
         with reading(self.engine, self.path) as connection:
             return batches.unfinished_batch(connection, fingerprint)
 
@@ -142,10 +170,20 @@ class Ledger:
             return recording.fail_request(connection, request_id, error, worker)
 
     def cancel(self, batch_id: str) -> list[str]:
-        """Cancel what is open of a batch; returns those ids. Raises NotFoundError."""
+        """Cancel what is open of a batch; returns those ids. Raises NotFoundError.
+
+        Until all are cancelled the batch is `cancelling`, and no more of it goes on the queue.
+        """
         with writing(self.engine, self.path) as connection:
             batches.load_batch(connection, batch_id)
-            return recording.cancel_open(connection, batch_id)
+            recording.begin_cancelling(connection, batch_id)
+        cancelled: list[str] = []
+        some: list[str] | None = None
+        while some is None or some:
+            with writing(self.engine, self.path) as connection:
+                some = recording.cancel_some(connection, batch_id)
+            cancelled += some
+        return cancelled
 
     def requeued(self, request_ids: Collection[str]) -> set[str]:
         """Show those that were running as queued: whoever ran them is gone, and they go on the queue again.

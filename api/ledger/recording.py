@@ -12,9 +12,9 @@ from api.ledger.batches import settle
 from api.ledger.columns import SQLITE_INTEGERS
 from api.ledger.moves import FINISHED, LATE, Standing
 from api.ledger.rows import event_row, failed_row
-from api.ledger.tables import BATCHES, EVENTS, REQUESTS, RESULTS
+from api.ledger.tables import BATCHES, EVENTS, OPEN, REQUESTS, RESULTS
 from api.schemas import GenerationResult, RequestError, RequestEvent
-from api.states import BatchState, RequestState, may_move
+from api.states import OPEN_BATCH_STATES, OPEN_REQUEST_STATES, BatchState, RequestState, may_move
 
 logger = logging.getLogger("cidermill.ledger")
 
@@ -62,20 +62,25 @@ def fail_request(connection: Connection, request_id: str, error: RequestError, w
     return True
 
 
-def cancel_open(connection: Connection, batch_id: str) -> list[str]:
-    """Cancel all that is open of a batch, and so the batch; a batch that is final already stays as it is."""
-    sources = [state.value for state in RequestState if may_move(state, RequestState.CANCELLED)]
-    of_batch = (REQUESTS.c.batch_id == batch_id) & REQUESTS.c.state.in_(sources)
-    query = select(REQUESTS.c.id).where(of_batch).order_by(REQUESTS.c.idx)
+def begin_cancelling(connection: Connection, batch_id: str) -> None:
+    """Show a batch of which something is open as cancelling; one that is final already stays as it is."""
+    is_open = BATCHES.c.state.in_([state.value for state in OPEN_BATCH_STATES])
+    cancelling = update(BATCHES).where(BATCHES.c.id == batch_id, is_open)
+    connection.execute(cancelling.values(state=BatchState.CANCELLING.value))
+
+
+def cancel_some(connection: Connection, batch_id: str) -> list[str]:
+    """Cancel the first CHUNK requests that are open of a batch; returns them. After the last the batch is cancelled."""
+    assert {state for state in RequestState if may_move(state, RequestState.CANCELLED)} == OPEN_REQUEST_STATES
+    query = select(REQUESTS.c.id).where(REQUESTS.c.batch_id == batch_id, OPEN).order_by(REQUESTS.c.idx).limit(CHUNK)
     cancelled = list(connection.execute(query).scalars())
+    now = time.time()
     if cancelled:
-        now = time.time()
-        _note_each(connection, of_batch, "cancelled", now)
+        chosen = REQUESTS.c.id.in_(cancelled)
+        _note_each(connection, chosen, "cancelled", now)
         moved = {"state": RequestState.CANCELLED.value, "finished_at": now}
-        connection.execute(update(REQUESTS).where(of_batch).values(moved))
-        cancelling = update(BATCHES).where(BATCHES.c.id == batch_id)
-        connection.execute(cancelling.values(state=BatchState.CANCELLING.value))
-        settle(connection, batch_id, now)
+        connection.execute(update(REQUESTS).where(chosen).values(moved))
+    settle(connection, batch_id, now)
     return cancelled
 
 
