@@ -184,9 +184,19 @@ class Engine:
 
     @property
     def _kernels(self) -> str:
-        """The name of the kernels, but for a product that was measured to gain nothing."""
-        used = [name for name in self.target.kernels.name.split() if self.profile.rows or not name.startswith("qmm:")]
+        """The name of the kernels that passes of this engine run on."""
+        used = [name for name in self.target.kernels.name.split() if self._uses(name.partition(":")[0])]
         return " ".join(used) or STOCK.name
+
+    def _uses(self, kernel: str) -> bool:
+        verifies_trees = self.verifier.mode == "tree"
+        if kernel == "qmm":  # which may have been measured to gain nothing
+            return bool(self.profile.rows)
+        if kernel == "gated_delta_tree":  # plainly decoded tokens too
+            return verifies_trees
+        if kernel in ("tree_attention", "tree_convolution"):
+            return verifies_trees and not isinstance(self.drafter, NoDrafter)
+        return True
 
     @property
     def drafter_key(self) -> str:

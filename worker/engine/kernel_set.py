@@ -49,6 +49,9 @@ class KernelSet:
         """For x of `dtype` and affine weights."""
         return None
 
+    def forgo_product(self, dtype: mx.Dtype, group_size: int, bits: int) -> None:
+        """Be told that nothing multiplies by what `product` gave: it multiplies no matrix of the model rightly."""
+
     def attention(self, dtype: mx.Dtype, head_size: int) -> TreeAttention | None:
         return None
 
@@ -82,14 +85,18 @@ class MachineKernels(KernelSet):
         """folder: keeps what came of trying each variant. notify: told of variants that ought to run and do not."""
         self._folder, self._notify = folder, notify
         self.fuses_siblings = fuses_siblings
-        self._in_use: dict[str, set[str]] = {}
+        self._in_use: dict[tuple[str, object], str] = {}  # variants, by kernel and configuration
         self._told: set[str] = set()
-        self._answers: dict[tuple[object, ...], Any] = {}  # layers of a pass ask again and again
+        self._answers: dict[tuple[str, object], Any] = {}  # layers of a pass ask again and again
 
     @cached_property
     def name(self) -> str:
-        used = [f"{kernel}:{','.join(sorted(self._in_use[kernel]))}" for kernel in KERNELS if kernel in self._in_use]
-        return " ".join(used) or STOCK.name
+        used: dict[str, set[str]] = {}
+        for (kernel, _), variant in self._in_use.items():
+            used.setdefault(kernel, set()).add(variant)
+        return (
+            " ".join(f"{kernel}:{','.join(sorted(used[kernel]))}" for kernel in KERNELS if kernel in used) or STOCK.name
+        )
 
     @cached_property
     def key(self) -> dict[str, str]:
@@ -105,6 +112,11 @@ class MachineKernels(KernelSet):
             (dtype, group_size, bits),
             lambda: qmm.chosen(dtype, group_size=group_size, bits=bits, folder=self._folder),
         )
+
+    def forgo_product(self, dtype: mx.Dtype, group_size: int, bits: int) -> None:
+        asked = ("qmm", (dtype, group_size, bits))
+        self._answers[asked] = None
+        self._in_use.pop(asked, None)
 
     def attention(self, dtype: mx.Dtype, head_size: int) -> TreeAttention | None:
         return self._answer(
@@ -128,16 +140,16 @@ class MachineKernels(KernelSet):
     def _answer(self, kernel: str, configuration: object, choose: Callable[[], Choice[Run]]) -> Run | None:
         asked = (kernel, configuration)
         if asked not in self._answers:
-            self._answers[asked] = self._used(kernel, choose())
+            self._answers[asked] = self._used(asked, choose())
         run: Run | None = self._answers[asked]
         return run
 
-    def _used(self, kernel: str, choice: Choice[Run]) -> Run | None:
+    def _used(self, asked: tuple[str, object], choice: Choice[Run]) -> Run | None:
         for name in choice.failed:
-            self._tell(f"kernel {kernel}, variant {name}, is not used on this machine: {choice.refused[name]}")
+            self._tell(f"kernel {asked[0]}, variant {name}, is not used on this machine: {choice.refused[name]}")
         if choice.name == REFERENCE:
             return None
-        self._in_use.setdefault(kernel, set()).add(choice.name)
+        self._in_use[asked] = choice.name
         return choice.run
 
     def _tell(self, failure: str) -> None:

@@ -20,10 +20,12 @@ from worker.engine.verify.verifier import Mode, Verifier
 
 
 def with_kernels(target: Target, kernels: KernelSet) -> Target:
-    """`target` with its model, which is changed in place, computing with `kernels`."""
+    """`target` with its model, which is changed in place, computing with `kernels`; with STOCK where it uses none."""
     installed = install_kernels(target.model, kernels)
     if kernels is not STOCK:
         _rehearse(target.model, kernels)
+        if kernels.name == STOCK.name:
+            kernels = STOCK
     return replace(target, kernels=kernels, products=installed)
 
 

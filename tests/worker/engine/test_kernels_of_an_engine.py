@@ -11,6 +11,7 @@ from engine_maker import EngineFor
 from family_exactness import Case, engine_under_trees
 from kernel_sets import EmulatedKernels, ReferenceKernels
 from plain_decoding import plain_tokens
+from scripted_drafters import ScriptedDrafter
 
 from bench.families import tiny_model
 from kernels.probing import Choice
@@ -19,6 +20,7 @@ from kernels.tree_attention.problem import TreeAttention
 from worker.engine import kernel_set
 from worker.engine import profile as profile_module
 from worker.engine.budget import CostCurve
+from worker.engine.drafters.protocol import NoDrafter
 from worker.engine.engine import Engine, EngineOptions
 from worker.engine.kernel_set import STOCK, MachineKernels, machine_kernels
 from worker.engine.linears import ALL_ROWS, install_kernels
@@ -103,6 +105,63 @@ def test_kernels_are_named_after_what_passes_and_draws_ask_for(engine_for: Engin
     dense = MachineKernels()
     assert with_kernels(engine_for(tiny_model("llama")).target, dense).kernels.name == "sample:metal"
     assert MachineKernels().name == "stock"
+
+
+def test_a_product_that_multiplies_nothing_rightly_is_not_named(
+    engine_for: EngineFor, machine: MachineKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = {32: Choice("tensor", reference), 64: Choice("simdgroup", lambda *operands: 1 + reference(*operands))}
+    monkeypatch.setattr(kernel_set.qmm, "chosen", lambda *_, group_size, **__: chosen[group_size])
+    model = tiny_model("llama")
+    nn.quantize(model.model, group_size=32, bits=4)
+    nn.quantize(model, group_size=64, bits=4, class_predicate=lambda path, _: path == "lm_head")
+    assert with_kernels(engine_for(model).target, machine).kernels.name == "qmm:tensor sample:metal"
+    assert machine.product(mx.float32, 64, 4) is None
+
+    wrong = MachineKernels()
+    chosen[32] = chosen[64]
+    target = with_kernels(engine_for(quantized("llama")).target, wrong)
+    assert target.products is not None
+    assert (target.products.products, target.kernels.name) == ([], "sample:metal")
+    assert verdict_key(target)["kernels"] == "sample:metal"
+
+
+def test_variants_are_named_side_by_side(engine_for: EngineFor, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = {32: Choice("tensor", reference), 64: Choice("simdgroup", reference)}
+    monkeypatch.setattr(kernel_set.qmm, "chosen", lambda *_, group_size, **__: chosen[group_size])
+    kernels = MachineKernels()
+    kernels.product(mx.float32, 32, 4)
+    kernels.product(mx.float32, 64, 4)
+    kernels.product(mx.bfloat16, 64, 4)
+    assert kernels.name == "qmm:simdgroup,tensor"
+
+
+def test_a_machine_of_whose_kernels_none_is_used_computes_as_stock(
+    engine_for: EngineFor, machine: MachineKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kernel in ("qmm", "sample"):
+        monkeypatch.setattr(getattr(kernel_set, kernel), "chosen", lambda *_, **__: Choice("reference", None))
+    assert with_kernels(engine_for(quantized("llama")).target, machine).kernels is STOCK
+
+
+@pytest.mark.parametrize(
+    ("mode", "drafts", "named"),
+    [
+        ("tree", True, "qmm:tensor tree_attention:metal gated_delta_tree:metal tree_convolution:metal sample:metal"),
+        ("tree", False, "qmm:tensor gated_delta_tree:metal sample:metal"),
+        ("chain", True, "qmm:tensor sample:metal"),
+        ("plain", False, "qmm:tensor sample:metal"),
+    ],
+)
+def test_an_engine_names_the_kernels_of_its_own_passes(
+    engine_for: EngineFor, mode: Mode, drafts: bool, named: str
+) -> None:
+    drafter = ScriptedDrafter(lambda *_: None) if drafts else NoDrafter()
+    engine = engine_for(quantized("llama"), mode=mode, drafter=drafter)
+    kernels = ReferenceKernels()
+    kernels.name = "qmm:tensor tree_attention:metal gated_delta_tree:metal tree_convolution:metal sample:metal"
+    engine.target = replace(engine.target, kernels=kernels)
+    assert engine.description.kernels == named
 
 
 def test_what_is_measured_and_learned_is_kept_by_the_kernels_and_their_texts(

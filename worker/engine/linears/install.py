@@ -26,6 +26,9 @@ from worker.engine.linears.products import (
 )
 from worker.engine.linears.siblings import siblings
 
+Weights = tuple[mx.Dtype, int, int]
+"""What a product is asked for by: type, group size and bits."""
+
 TRIED_ROWS = (8, 16, 24, MOST_ROWS)  # kernels are planned by the number of rows
 
 
@@ -78,6 +81,7 @@ def install_kernels(model: Any, kernels: KernelSet) -> Installed:
     if kernels.fuses_siblings and linears:
         together = [group for group in siblings(model, linears) if installation.join([linears[path] for path in group])]
     alone = [path for path, module in modules.values() if installation.exchange(module)]
+    installation.forgo_unused()
     mx.clear_cache()
     return Installed(alone, together, installation.products)
 
@@ -89,6 +93,8 @@ class _Installation:
         self._kernels = kernels
         self.products: list[KernelProduct] = []
         self._tried: dict[tuple[Kind, int], bool] = {}
+        self._asked: set[Weights] = set()
+        self._used: set[Weights] = set()
 
     def has_kernel(self, module: Any) -> bool:
         kind = Kind.of(module)
@@ -129,10 +135,22 @@ class _Installation:
         if not self._tried[shape]:
             return None
         self.products.append(KernelProduct(run, packed))
+        self._used.add(_weights(packed.kind))
         return self.products[-1]
 
+    def forgo_unused(self) -> None:
+        """Tell the kernels which products multiply nothing."""
+        for weights in self._asked - self._used:
+            self._kernels.forgo_product(*weights)
+
     def _run(self, kind: Kind) -> Product | None:
-        return self._kernels.product(kind.dtype, kind.group_size, kind.bits)
+        weights = _weights(kind)
+        self._asked.add(weights)
+        return self._kernels.product(*weights)
+
+
+def _weights(kind: Kind) -> Weights:
+    return kind.dtype, kind.group_size, kind.bits
 
 
 _EXCHANGED: Mapping[type, type] = {nn.QuantizedLinear: KernelLinear, nn.QuantizedEmbedding: KernelEmbedding}
