@@ -64,7 +64,7 @@ def rows(check: KernelCheck) -> Iterator[dict[str, Any]]:
         if variant.state == "absent":
             continue
         used = variant.name == check.used
-        state, reason = ("used", why) if used else (variant.state, variant.reason)
+        state, reason = ("used", why) if used else (variant.state, variant.told)
         named = {**cells, "variant": variant.name, "state": state, "reason": reason}
         if not variant.timings:
             yield named
@@ -81,5 +81,5 @@ def _reasons(variants: list[VariantCheck]) -> str:
     """Each reason once, after the variants that it keeps from running."""
     reasons: dict[str | None, list[str]] = {}
     for variant in variants:
-        reasons.setdefault(variant.reason, []).append(variant.name)
+        reasons.setdefault(variant.told, []).append(variant.name)
     return "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())

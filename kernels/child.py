@@ -26,6 +26,8 @@ from typing import IO, Any, TypeVar
 
 import mlx.core as mx
 
+from kernels.words import in_words
+
 Result = TypeVar("Result")
 
 START_SECONDS = 120.0
@@ -154,11 +156,6 @@ class Child:
         if self._said is not None:
             self._said.close()
             self._said = None
-
-
-def in_words(error: Exception) -> str:
-    """The kind of error and its message, on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _failure(complaint: str) -> ChildError:

@@ -18,7 +18,8 @@ from typing import Any, Generic, TypeVar
 import mlx.core as mx
 
 from kernels import verdicts
-from kernels.child import Child, ChildError, InconclusiveError, NoAnswerError, in_words
+from kernels.child import Child, ChildError, InconclusiveError, NoAnswerError
+from kernels.words import in_words
 
 Configuration = TypeVar("Configuration", bound=Hashable)
 Run = TypeVar("Run")
@@ -54,7 +55,7 @@ class Kernel(Generic[Configuration, Run]):
 
 @dataclass(frozen=True)
 class Choice(Generic[Run]):
-    """name: of the variant that `run` is. refused: why each variant before it is not used, by name.
+    """name: of the variant that `run` is. refused: why each variant before it is not used, by name, at any length.
 
     failed: those of them that this machine ought to run.
     """

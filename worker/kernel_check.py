@@ -18,9 +18,10 @@ from typing import Any, Literal
 import mlx.core as mx
 
 from kernels import gated_delta_tree, qmm, sample, tree_attention, tree_convolution, verdicts
-from kernels.child import Child, ChildError, InconclusiveError, NoAnswerError, in_words
+from kernels.child import Child, ChildError, InconclusiveError, NoAnswerError
 from kernels.gated_delta_tree.problem import KEY_WIDTHS, ROW_TYPES
 from kernels.probing import MAKING_FAILED, Kernel, UnavailableError, checked, keep
+from kernels.words import excerpt, in_words
 from worker import kernel_problems
 from worker.kernel_problems import Operation
 
@@ -51,12 +52,17 @@ class Timing:
 
 @dataclass(frozen=True)
 class VariantCheck:
-    """state: absent is what this machine cannot run, failed what it ought to run. reason: of either, in words."""
+    """state: absent is what this machine cannot run, failed what it ought to run. reason: of either, in all words."""
 
     name: str
     state: Literal["passed", "failed", "absent"]
     reason: str | None = None
     timings: list[Timing] = field(default_factory=list)
+
+    @property
+    def told(self) -> str | None:
+        """The reason, for a table."""
+        return None if self.reason is None else excerpt(self.reason)
 
 
 @dataclass(frozen=True)

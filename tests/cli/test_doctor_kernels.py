@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,13 @@ def test_a_variant_that_failed_has_a_row_and_so_has_the_reference_in_its_place()
         {**cells, "variant": "reference", "state": "used", "reason": "tensor: needs an M5; cuda, scalar: no CUDA"},
         {**cells, "variant": "simdgroup", "state": "failed", "reason": "off by 2"},
     ]
+
+
+def test_the_table_has_the_beginning_of_a_long_reason() -> None:
+    variant = VariantCheck("simdgroup", "failed", "\x1b[31merror: " + 1000 * "no ")
+    _, row = rows(KernelCheck("double", "of three", "reference", [variant]))
+    assert row["reason"] == ("\\x1b[31merror: " + 1000 * "no ")[:303] + " ..."
+    assert dataclasses.asdict(variant)["reason"] == variant.reason
 
 
 def test_a_variant_that_is_not_needed_is_told_to_pass() -> None:

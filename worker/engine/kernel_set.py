@@ -18,6 +18,7 @@ from kernels.qmm.reference import Product
 from kernels.sample.one_threadgroup_per_row import Sample
 from kernels.tree_attention.problem import TreeAttention
 from kernels.tree_convolution.problem import TreeConvolution
+from kernels.words import excerpt
 
 REFERENCE = "reference"
 KERNELS = ("qmm", "tree_attention", "gated_delta_tree", "tree_convolution", "sample")
@@ -146,7 +147,9 @@ class MachineKernels(KernelSet):
 
     def _used(self, asked: tuple[str, object], choice: Choice[Run]) -> Run | None:
         for name in choice.failed:
-            self._tell(f"kernel {asked[0]}, variant {name}, is not used on this machine: {choice.refused[name]}")
+            self._tell(
+                f"kernel {asked[0]}, variant {name}, is not used on this machine: {excerpt(choice.refused[name])}"
+            )
         if choice.name == REFERENCE:
             return None
         self._in_use[asked] = choice.name

@@ -54,6 +54,16 @@ def test_a_variant_that_ought_to_run_and_does_not_is_told_once(monkeypatch: pyte
     ]
 
 
+def test_the_beginning_of_a_compilers_log_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = "\x1b[1merror\n" + 5000 * "x"
+    monkeypatch.setattr(qmm, "chosen", gives(Choice("reference", run, {"tensor": log}, ("tensor",)), []))
+    told = list[str]()
+    MachineKernels(notify=told.append).product(mx.bfloat16, 64, 4)
+    beginning = "\\x1b[1merror\\n" + (300 - len("?[1merror?")) * "x"
+    again = "(cidermill doctor --kernels tries it again)"
+    assert told == [f"kernel qmm, variant tensor, is not used on this machine: {beginning} ... {again}"]
+
+
 @pytest.mark.skipif(mx.default_device() == mx.gpu, reason="a GPU has kernels")
 def test_without_a_gpu_nothing_is_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("subprocess.Popen", None)
