@@ -12,7 +12,8 @@ from kernels.gated_delta_tree import probe
 from kernels.gated_delta_tree.metal import metal_recurrence
 from kernels.gated_delta_tree.problem import Configuration as Widths
 from kernels.host import metal_kernel
-from kernels.qmm import Configuration, variants
+from kernels.host.cuda import cuda_kernel
+from kernels.qmm import Configuration, cuda, variants
 from kernels.qmm.metal import product
 from kernels.specialised import CUDA_TYPES, METAL_TYPES, bare
 from kernels.tree_convolution import choice
@@ -20,6 +21,7 @@ from kernels.tree_convolution.call import convolution
 from kernels.tree_convolution.problem import Configuration as Rows
 
 IN_EMULATOR = specialised.specialised(metal_kernel, METAL_TYPES)
+IN_CUDA_EMULATOR = specialised.specialised(cuda_kernel, CUDA_TYPES)
 
 
 class Made:
@@ -76,4 +78,15 @@ def test_products_are_the_same(name: Any) -> None:
 def test_recurrences_and_convolutions_are_the_same() -> None:
     widths = Widths(64, 64, True, (mx.bfloat16, mx.bfloat16, mx.float32, mx.bfloat16, mx.bfloat16))
     assert probe.complaint(metal_recurrence(IN_EMULATOR), widths) is None
-    assert choice.complaint(convolution(IN_EMULATOR, "metal.metal"), Rows(mx.float16, 4)) is None
+    for run in (convolution(IN_EMULATOR, "metal.metal"), convolution(IN_CUDA_EMULATOR, "cuda.cu")):
+        assert choice.complaint(run, Rows(mx.float16, 4)) is None
+
+
+def test_the_cuda_product_is_the_same_with_any_number_of_dimensions() -> None:
+    x = mx.random.normal((1, 9, 128), key=mx.random.key(1)).astype(mx.bfloat16)
+    w, scales, biases = mx.quantize(mx.random.normal((40, 128), key=mx.random.key(2)).astype(mx.bfloat16), 64, 4)
+    plain, lean = (cuda.product(factory)(x[0], w, scales, biases, 64, 4) for factory in (cuda_kernel, IN_CUDA_EMULATOR))
+    assert mx.array_equal(plain, lean)
+    assert mx.array_equal(cuda.product(IN_CUDA_EMULATOR)(x, w, scales, biases, 64, 4), plain[None])
+    expected = mx.quantized_matmul(x[0].astype(mx.float32), w, scales.astype(mx.float32), biases.astype(mx.float32))
+    assert mx.allclose(lean, expected, rtol=2.0**-7, atol=0.02)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 from kernels.host import RunOptions, metal_kernel, running
+from kernels.host.cuda import cuda_kernel
 from kernels.tree_convolution import Configuration, chosen, reference
 from kernels.tree_convolution.call import convolution
 from kernels.tree_convolution.choice import arguments, complaint
@@ -18,21 +18,9 @@ from kernels.tree_convolution.problem import TreeConvolution
 
 ROUNDING = {mx.float32: 1e-6, mx.float16: 2.0**-11, mx.bfloat16: 2.0**-8}
 PARENTS = [-1, 0, 0, 1, 2, 3, 3, 0]
-METAL_WORDS = {
-    r"blockIdx\.x \* blockDim\.x \+ threadIdx\.x": "thread_position_in_grid.x",
-    r"blockIdx\.y": "thread_position_in_grid.y",
-}
-
-
-def in_metal_words(*, source: str, **rest: Any) -> Any:
-    for word, metal_word in METAL_WORDS.items():
-        source = re.sub(word, metal_word, source)
-    return metal_kernel(source=source, **rest)
-
-
 VARIANTS: dict[str, TreeConvolution] = {
     "metal": convolution(metal_kernel, "metal.metal"),
-    "cuda": convolution(in_metal_words, "cuda.cu"),
+    "cuda": convolution(cuda_kernel, "cuda.cu"),
     "reference": reference,
 }
 
@@ -67,7 +55,7 @@ def test_every_node_is_convolved_down_its_own_path(name: str, dtype: mx.Dtype, s
     windows = windows_of(PARENTS, size)
     expected = np.einsum("nkc,ck->nc", as_float64(x)[0][windows], as_float64(weight)[..., 0])
     expected += as_float64(bias) if with_bias else 0.0
-    with running(RunOptions(static_checks=name == "metal")) as reports:
+    with running(RunOptions()) as reports:
         y = VARIANTS[name](x, weight, mx.array(windows, dtype=mx.int32), bias if with_bias else None)
     assert (y.shape, y.dtype) == ((1, nodes, channels), dtype)
     np.testing.assert_allclose(as_float64(y)[0], expected, rtol=ROUNDING[dtype], atol=1e-5)
