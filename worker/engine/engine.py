@@ -133,9 +133,12 @@ class Engine:
         target = load_target(spec, options.data_dir / "models", memory=memory, notify=notify)
         if options.kernels == "auto":
             target = with_kernels(target, machine_kernels(verdicts_folder(options.data_dir), notify))
-        profiles = _profiles(target, options, notify)
-        profile = profiles.measure() if fresh else profiles.find()
-        target, profile = without_harm(target, profile, lambda stock: _profiles(stock, options, notify).find(), notify)
+
+        def profile_of(target: Target) -> Profile:
+            profiles = _profiles(target, options, notify)
+            return profiles.measure() if fresh else profiles.find()
+
+        target, profile = without_harm(target, profile_of(target), profile_of, notify)
         return cls(target, profile, options, notify)
 
     def with_options(self, options: EngineOptions) -> Engine:

@@ -1,8 +1,9 @@
 """An engine whose model computes with kernels: its text, and what it says and keeps of them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -17,6 +18,7 @@ from bench.families import tiny_model
 from kernels.probing import Choice
 from kernels.qmm.reference import Product, reference
 from kernels.tree_attention.problem import TreeAttention
+from worker.engine import engine as engine_module
 from worker.engine import kernel_set
 from worker.engine import profile as profile_module
 from worker.engine.budget import CostCurve
@@ -29,6 +31,7 @@ from worker.engine.loading import Target
 from worker.engine.plain_text import plain_text
 from worker.engine.profile import Profile, Profiles, measure_profile, pair_key, profile_key
 from worker.engine.rehearsal import with_kernels, without_harm
+from worker.engine.tree import TokenTree
 from worker.engine.verdicts import verdict_key
 from worker.engine.verify.selfcheck import Verdict, decide_mode
 from worker.engine.verify.verifier import Mode
@@ -217,6 +220,73 @@ def test_kernels_that_spoil_trees_are_not_used(engine_for: EngineFor, tmp_path: 
     profile = find(target)
     assert profile.verification == "tree"
     assert without_harm(target, profile, find, told.append) == (target, profile)
+
+
+@pytest.fixture
+def loaded(engine_for: EngineFor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Engine]:
+    """loaded(kernels): a quantised llama, loaded on a machine that has `kernels`."""
+    target = engine_for(quantized("llama")).target
+
+    def load(kernels: Any, *, option: Literal["auto", "off"] = "auto", fresh: bool = False) -> Engine:
+        monkeypatch.setattr(engine_module, "load_target", lambda *_, **__: target)
+        monkeypatch.setattr(engine_module, "machine_kernels", lambda *_: kernels)
+        options = EngineOptions(tmp_path, max_tree_nodes=2, kernels=option)
+        return Engine.load(target.spec, options, fresh=fresh)
+
+    return load
+
+
+def test_an_engine_is_loaded_with_the_kernels_of_the_machine(loaded: Callable[..., Engine]) -> None:
+    kernels = ReferenceKernels()
+    engine = loaded(kernels)
+    assert (engine.target.kernels, engine.verifier.kernels) == (kernels, kernels)
+    kernels.calls.clear()
+    tree = TokenTree(5)
+    tree.add(0, 7, 1.0)
+    tree.add(0, 8, 1.0)
+    mx.eval(engine.verifier.forward(tree, engine.verifier.new_cache()))
+    assert kernels.calls == {"product": 4 * 3 + 1, "attention": 3}
+
+
+def test_an_engine_is_loaded_without_kernels_where_they_are_off(loaded: Callable[..., Engine]) -> None:
+    kernels = ReferenceKernels()
+    engine = loaded(kernels, option="off")
+    assert (engine.target.kernels, engine.verifier.kernels, engine.target.products) == (STOCK, STOCK, None)
+    assert engine.description.kernels == "stock"
+    assert kernels.calls == {}
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_an_engine_is_loaded_without_kernels_that_spoil_trees(
+    loaded: Callable[..., Engine], tmp_path: Path, fresh: bool
+) -> None:
+    curve = CostCurve((1, 2), (1e6, 2e6))
+    stock = loaded(STOCK)
+    Profiles(tmp_path / "profiles", stock.target, 2, pytest.fail)._store(Profile("tree", curve))
+    engine = loaded(Unsighted(), fresh=fresh)
+    assert (engine.target.kernels, engine.verifier.mode) == (STOCK, "tree")
+    assert (engine.profile.curve == curve) == (not fresh)
+
+
+def test_a_stored_profile_says_which_rows_go_to_the_kernel(
+    engine_for: EngineFor, machine: MachineKernels, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[int] = []
+
+    def noted(*operands: Any) -> mx.array:
+        asked.append(operands[0].shape[-2])
+        return reference(*operands)
+
+    monkeypatch.setattr(kernel_set.qmm, "chosen", lambda *_, **__: Choice("tensor", noted))
+    target = with_kernels(engine_for(quantized("llama")).target, machine)
+    profile = Profile("tree", CostCurve((1, 32), (1.0, 2.0)), first_rows=2, last_rows=15)
+    Profiles(tmp_path / "profiles", target, 16, pytest.fail)._store(profile)
+    stored = Profiles(tmp_path / "profiles", target, 16, pytest.fail).find()
+    engine = Engine(target, stored, EngineOptions(tmp_path))
+    asked.clear()
+    for rows in (1, 2, 15, 16):
+        engine.verifier.prefill(list(range(rows)), engine.verifier.new_cache())
+    assert set(asked) == {2, 15}
 
 
 def test_a_model_without_trees_keeps_its_kernels(engine_for: EngineFor) -> None:
