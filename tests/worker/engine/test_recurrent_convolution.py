@@ -7,7 +7,12 @@ from kernel_sets import CountingKernels, ReferenceKernels
 from recurrent_passes import chain_of, deep_tree, leaves
 
 from worker.engine.tree import TokenTree
-from worker.engine.verify.recurrent.convolution import is_causal, rows_kept, tree_convolution
+from worker.engine.verify.recurrent.convolution import (
+    is_causal,
+    rows_kept,
+    sequence_convolution,
+    tree_convolution,
+)
 from worker.engine.verify.recurrent.hooks import hook_convolutions
 from worker.engine.verify.tree_pass import TreePass
 
@@ -56,21 +61,40 @@ def test_a_layer_that_does_more_than_look_back_is_not_taken_for_causal(options: 
     assert not is_causal(layer(4), mx.zeros((1, 2, CHANNELS)), tokens=2)
 
 
-def by_kernel(conv: nn.Conv1d, x: mx.array) -> tuple[mx.array, CountingKernels]:
-    """What a mixer's hooked layer gives over the tree with kernels, and their calls."""
+def by_kernel(conv: nn.Conv1d, x: mx.array, shape: str = "tree") -> tuple[mx.array, CountingKernels]:
+    """What a mixer's hooked layer gives over a tree with kernels, and their calls."""
     kernels = ReferenceKernels()
     hook_convolutions(conv)
-    y = tree_convolution(conv, lambda rows: nn.Conv1d.__call__(conv, rows), x, TreePass(TREES["tree"], kernels))
+    y = tree_convolution(conv, lambda rows: nn.Conv1d.__call__(conv, rows), x, TreePass(TREES[shape], kernels))
     return y, kernels
 
 
+@pytest.mark.parametrize("shape", TREES)
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_kernel_of_the_pass_convolves_as_the_layer_does(bias: bool) -> None:
+def test_a_kernel_of_the_pass_convolves_as_the_layer_does(bias: bool, shape: str) -> None:
     conv = nn.Conv1d(CHANNELS, CHANNELS, 4, groups=CHANNELS, bias=bias)
-    x = inputs(4, TREES["tree"])
-    y, kernels = by_kernel(conv, x)
+    x = inputs(4, TREES[shape])
+    y, kernels = by_kernel(conv, x, shape)
     assert kernels.calls == {"convolution": 1}
-    assert mx.allclose(y, tree_convolution(conv, conv, x, TreePass(TREES["tree"])), rtol=1e-6, atol=1e-6)
+    assert mx.allclose(y, tree_convolution(conv, conv, x, TreePass(TREES[shape])), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("tokens", "calls"), [(1, 1), (32, 1), (33, 0)])
+def test_few_rows_that_follow_one_another_go_to_the_kernel(tokens: int, calls: int) -> None:
+    conv, kernels = layer(4), ReferenceKernels()
+    hook_convolutions(conv)
+    x = mx.random.normal((1, 3 + tokens, CHANNELS))
+    y = sequence_convolution(conv, conv, x, kernels)
+    assert kernels.calls["convolution"] == calls
+    assert mx.allclose(y, conv(x), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("x", [mx.zeros((1, 3, CHANNELS)), mx.zeros((2, 4, CHANNELS))], ids=["too short", "a batch"])
+def test_what_is_no_sequence_with_its_past_stays_with_mlx(x: mx.array) -> None:
+    conv, kernels = layer(4), ReferenceKernels()
+    hook_convolutions(conv)
+    sequence_convolution(conv, lambda rows: rows, x, kernels)
+    assert kernels.calls["convolution"] == 0
 
 
 class Doubled(nn.Conv1d):  # type: ignore[misc]

@@ -6,14 +6,19 @@ The input is [1, K - 1 + N, C]: the rows that the cache keeps of the prefix, the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 
-from worker.engine.kernel_set import STOCK
+from kernels.tree_convolution.problem import TreeConvolution
+from worker.engine.kernel_set import STOCK, KernelSet
 from worker.engine.verify.accepted import index_of
 from worker.engine.verify.tree_pass import TreePass
+
+MOST_TOKENS = 32  # of a sequence, as of the other kernels
 
 
 def kernel_size(conv: Any) -> int:
@@ -35,12 +40,33 @@ def tree_convolution(conv: Any, convolve: Callable[[mx.array], mx.array], x: mx.
     size = kernel_size(conv)
     assert x.shape[:2] == (1, size - 1 + current.nodes)
     if current.is_chain:
-        return convolve(x)
-    if current.kernels is not STOCK and _is_depthwise(conv, x):
-        kernel = current.kernels.convolution(x.dtype, size)
-        if kernel is not None:
-            return kernel(x, conv.weight, current.windows(size), conv.get("bias"))
+        return sequence_convolution(conv, convolve, x, current.kernels)
+    kernel = _kernel(conv, x, current.kernels)
+    if kernel is not None:
+        return kernel(x, conv.weight, current.windows(size), conv.get("bias"))
     return convolve(mx.take(x.squeeze(0), current.windows(size), axis=0)).swapaxes(0, 1)
+
+
+def sequence_convolution(
+    conv: Any, convolve: Callable[[mx.array], mx.array], x: mx.array, kernels: KernelSet
+) -> mx.array:
+    """conv(x) of rows that follow one another: by the kernel too, where they are few."""
+    size = kernel_size(conv)
+    tokens = x.shape[1] - size + 1
+    kernel = _kernel(conv, x, kernels) if 0 < tokens <= MOST_TOKENS and is_causal(conv, x, tokens) else None
+    return convolve(x) if kernel is None else kernel(x, conv.weight, _following(size, tokens), conv.get("bias"))
+
+
+@lru_cache(maxsize=MOST_TOKENS)  # all layers have the same
+def _following(size: int, tokens: int) -> mx.array:
+    """The windows of a sequence."""
+    return mx.array(np.arange(tokens, dtype=np.int32)[:, None] + np.arange(size, dtype=np.int32))
+
+
+def _kernel(conv: Any, x: mx.array, kernels: KernelSet) -> TreeConvolution | None:
+    if kernels is STOCK or not _is_depthwise(conv, x):
+        return None
+    return kernels.convolution(x.dtype, kernel_size(conv))
 
 
 def _is_depthwise(conv: Any, x: mx.array) -> bool:

@@ -1,4 +1,4 @@
-"""Plain decoding: the state updates of a pass over one token, by kernels where they take fewer launches.
+"""Plain decoding: state updates and convolutions of a pass over one token, by kernels where they take fewer launches.
 
 Without Metal mlx-lm makes a token's update from some fifteen small operations, in every layer; a kernel takes one.
 """
@@ -12,6 +12,7 @@ from typing import Any
 import mlx.core as mx
 
 from worker.engine.kernel_set import STOCK, KernelSet
+from worker.engine.verify.recurrent.convolution import sequence_convolution
 from worker.engine.verify.recurrent.hooks import Convolve, listening
 from worker.engine.verify.recurrent.rule import Arguments, Rule
 
@@ -33,7 +34,7 @@ class _OneToken:
         self.kernels = kernels
 
     def convolution(self, conv: Any, convolve: Convolve, x: mx.array) -> mx.array:
-        return convolve(x)
+        return sequence_convolution(conv, convolve, x, self.kernels)
 
     def update(self, rule: Rule, arguments: Arguments) -> tuple[mx.array, mx.array]:
         call = rule.kernel(arguments, self.kernels, is_chain=True)
