@@ -121,7 +121,7 @@ class _Installation:
             return False
         together = SiblingProducts(product, [int(module["weight"].shape[0]) for module in modules])
         for number, module in enumerate(modules):
-            module._product = SiblingProduct(together, number, module["weight"])
+            module._product = SiblingProduct(together, number, (module["weight"], module["scales"], module["biases"]))
             module.__class__ = KernelLinear
         return True
 

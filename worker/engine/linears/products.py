@@ -11,18 +11,21 @@ from kernels.qmm import MOST_ROWS
 from kernels.qmm.reference import Product
 from worker.engine.linears.packed import Packed
 
+Arrays = tuple[mx.array, mx.array, mx.array]
+"""Weight, scales and biases."""
+
 ALL_ROWS, NO_ROWS = range(1, MOST_ROWS + 1), range(0)
 
 
 class KernelProduct:
     """x @ w.T for one matrix. What stays the same is looked up here, once: a pass of a large model has 500 of these."""
 
-    __slots__ = ("_columns", "_depth", "_dtype", "_largest", "_operands", "_run", "_smallest", "weight")
+    __slots__ = ("_columns", "_depth", "_dtype", "_largest", "_operands", "_run", "_smallest", "arrays")
 
     def __init__(self, run: Product, packed: Packed) -> None:
         kind = packed.kind
         self._run, self._operands = run, (*packed.arrays, kind.group_size, kind.bits)
-        self.weight = packed.w
+        self.arrays: Arrays = packed.arrays
         self._depth, self._columns, self._dtype = kind.depth, packed.columns, kind.dtype
         self.let(ALL_ROWS)
 
@@ -47,7 +50,8 @@ class SiblingProducts:
     """One product for linears that are given the same x: the first call multiplies, the others take their part.
 
     What is kept of a pass is gone when the last sibling has taken its part. A sibling that is called alone, or with
-    another x, is right too, and multiplies for all of them.
+    another x, is right too, and multiplies for all of them. One that is called with the same array after it was changed
+    in place is not: it takes its part of what the array was. Linears of which a pass does that are no `siblings`.
     """
 
     def __init__(self, product: KernelProduct, columns: list[int]) -> None:
@@ -83,12 +87,12 @@ class _Held:
 
 
 class SiblingProduct:
-    """The product of one of several siblings. weight: its rows of their matrix."""
+    """The product of one of several siblings. arrays: its rows of theirs."""
 
-    __slots__ = ("_number", "_siblings", "takes", "weight")
+    __slots__ = ("_number", "_siblings", "arrays", "takes")
 
-    def __init__(self, siblings: SiblingProducts, number: int, weight: mx.array) -> None:
-        self._siblings, self._number, self.weight = siblings, number, weight
+    def __init__(self, siblings: SiblingProducts, number: int, arrays: Arrays) -> None:
+        self._siblings, self._number, self.arrays = siblings, number, arrays
         self.takes = siblings.product.takes
 
     def __call__(self, x: mx.array) -> mx.array:
@@ -96,14 +100,14 @@ class SiblingProduct:
 
 
 class KernelLinear(nn.QuantizedLinear):  # type: ignore[misc]
-    """A quantised linear that multiplies up to 32 rows by its product, as long as its weights are those of it."""
+    """A quantised linear that multiplies up to 32 rows by its product, as long as its three arrays are those of it."""
 
     _product: KernelProduct | SiblingProduct
 
     def __call__(self, x: mx.array) -> mx.array:
         product = self._product
         out: mx.array
-        if self["weight"] is product.weight and product.takes(x):
+        if _is_of(product, self) and product.takes(x):
             out = product(x)
             return out + self["bias"] if "bias" in self else out
         out = super().__call__(x)
@@ -118,5 +122,10 @@ class KernelEmbedding(nn.QuantizedEmbedding):  # type: ignore[misc]
     def as_linear(self, x: mx.array) -> mx.array:
         product = self._product
         out: mx.array
-        out = product(x) if self["weight"] is product.weight and product.takes(x) else super().as_linear(x)
+        out = product(x) if _is_of(product, self) and product.takes(x) else super().as_linear(x)
         return out
+
+
+def _is_of(product: KernelProduct | SiblingProduct, module: nn.Module) -> bool:
+    weight, scales, biases = product.arrays
+    return module["weight"] is weight and module["scales"] is scales and module["biases"] is biases

@@ -230,11 +230,29 @@ def test_other_weights_in_a_module_are_multiplied_by() -> None:
         twin[name] = array[mx.array([7, 3])]
     expected = model.lm_head(x)[..., mx.array([7, 3])]
     assert mx.allclose(twin(x), expected, atol=1e-6)
-    query = model.layers[0].self_attn.q_proj
-    doubled = 2 * query(x)
-    query.scales, query.biases = 2 * query.scales, 2 * query.biases
-    query.weight = query.weight + 0
-    assert mx.allclose(query(x), doubled, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["weight", "scales", "biases"])
+@pytest.mark.parametrize("path", ["q_proj", "o_proj"])  # one of several siblings, and one alone
+def test_another_array_of_the_three_is_multiplied_by(path: str, name: str) -> None:
+    model = quantized("llama")
+    kernels = CountedProducts()
+    install_kernels(model, kernels)
+    linear, x = model.layers[0].self_attn[path], mx.random.normal((1, 2, 64), key=mx.random.key(2))
+    linear[name] = linear[name][::-1]
+    arrays = (linear[name] for name in ("weight", "scales", "biases"))
+    kernels.shapes.clear()
+    assert mx.allclose(linear(x), x @ mx.dequantize(*arrays, group_size=32, bits=4).T, atol=1e-4)
+    assert kernels.shapes == []
+
+
+def test_another_array_of_a_tied_head_is_multiplied_by() -> None:
+    model = quantized("qwen3")
+    install_kernels(model, CountedProducts())
+    head, x = model.model.embed_tokens, mx.random.normal((1, 2, 64), key=mx.random.key(2))
+    expected = 2 * head.as_linear(x)
+    head.scales, head.biases = 2 * head.scales, 2 * head.biases
+    assert mx.allclose(head.as_linear(x), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_weights_that_are_not_contiguous_are_laid_out_anew() -> None:
