@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 
-from kernels.verdicts import Key, Verdict, forget, read, texts_digest, verdict_key, write
+from kernels.texts import COMMON, texts_digest
+from kernels.verdicts import Key, Verdict, forget, read, verdict_key, write
 
 
 @pytest.fixture
@@ -46,6 +48,29 @@ def test_a_change_of_a_text_or_of_the_probe_is_another_key(name: str, home: str,
     path = tmp_path / "kernel_of_a_test" / name
     path.write_text(path.read_text() + "\n")
     assert key(home) != before
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_a_change_of_what_all_texts_go_through_is_another_key(
+    name: str, home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, module = key(home), importlib.import_module(name)
+    assert module.__file__ is not None
+    changed = tmp_path / Path(module.__file__).name
+    changed.write_text(Path(module.__file__).read_text() + "\n")
+    monkeypatch.setattr(module, "__file__", str(changed))
+    assert key(home) != before
+
+
+def test_a_verdict_that_cannot_be_written_leaves_nothing_behind(home: str, tmp_path: Path) -> None:
+    folder = tmp_path / "kernels"
+    write(folder, key(home), Verdict(None))
+    (path,) = folder.iterdir()
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(IsADirectoryError):
+        write(folder, key(home), Verdict(None))
+    assert list(folder.iterdir()) == [path]
 
 
 def test_another_mlx_system_or_gpu_is_another_key(home: str, monkeypatch: pytest.MonkeyPatch) -> None:

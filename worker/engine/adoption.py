@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from worker.engine import stored
+from kernels import stored
 from worker.engine.loading import Target
 from worker.engine.profile import pair_key
 from worker.engine.verify.selfcheck import VERSION

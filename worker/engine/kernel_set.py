@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from hashlib import sha256
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +14,7 @@ from kernels.gated_delta_tree.problem import Configuration, Recurrence
 from kernels.probing import Choice
 from kernels.qmm.reference import Product
 from kernels.sample.one_threadgroup_per_row import Sample
+from kernels.texts import texts_digest
 from kernels.tree_attention.problem import TreeAttention
 from kernels.tree_convolution.problem import TreeConvolution
 from kernels.words import excerpt
@@ -105,7 +104,7 @@ class MachineKernels(KernelSet):
         if self.name == STOCK.name:
             return STOCK.key
         used = [part.partition(":")[0] for part in self.name.split()]
-        return {"kernels": self.name, "kernel_texts": texts_digest(used)}
+        return {"kernels": self.name, "kernel_texts": texts_digest(*(f"kernels.{kernel}" for kernel in used))}
 
     def product(self, dtype: mx.Dtype, group_size: int, bits: int) -> Product | None:
         return self._answer(
@@ -176,14 +175,3 @@ def machine_kernels(
 ) -> KernelSet:
     """The set of this machine, for one model; STOCK where MLX computes on a CPU. Arguments: of `MachineKernels`."""
     return MachineKernels(folder, notify, fuses_siblings) if has_kernels() else STOCK
-
-
-def texts_digest(names: list[str]) -> str:
-    """Changes whenever a file of one of these packages of `kernels` does: a kernel's text, or how it is launched."""
-    digest = sha256(resources.files("kernels").joinpath("specialised.py").read_bytes())
-    for name in names:
-        files = [file for file in resources.files("kernels").joinpath(name).iterdir() if file.is_file()]
-        for file in sorted(files, key=lambda file: file.name):
-            digest.update(f"{name}/{file.name}\0".encode())
-            digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from worker.engine import stored
+from kernels import stored
 from worker.engine.calibration import Calibration
 from worker.engine.draft_cost import DraftCost
 

@@ -11,7 +11,7 @@ from typing import get_args
 
 import mlx.core as mx
 
-from worker.engine import stored
+from kernels import stored
 from worker.engine.budget import CostCurve
 from worker.engine.cost_measurement import measure_cost_curve
 from worker.engine.linears import ALL_ROWS

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import get_args
 
-from worker.engine import stored
+from kernels import stored
 from worker.engine.loading import Target
 from worker.engine.machine import chip
 from worker.engine.packing import packing

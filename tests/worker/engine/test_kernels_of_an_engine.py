@@ -178,9 +178,9 @@ def test_what_is_measured_and_learned_is_kept_by_the_kernels_and_their_texts(
     keys = [verdict_key(ours), profile_key(ours, 16), pair_key(ours, "suffix")]
     assert all(key["kernels"] == "qmm:tensor sample:metal" for key in keys)
 
-    monkeypatch.setattr(kernel_set, "texts_digest", lambda names: f"other texts of {names}")
+    monkeypatch.setattr(kernel_set, "texts_digest", lambda *homes: f"other texts of {homes}")
     changed = verdict_key(with_kernels(target, MachineKernels()))
-    assert changed["kernel_texts"] == "other texts of ['qmm', 'sample']"
+    assert changed["kernel_texts"] == "other texts of ('kernels.qmm', 'kernels.sample')"
     assert changed["kernels"] == keys[0]["kernels"]
     assert changed["kernel_texts"] != keys[0]["kernel_texts"]
 

@@ -30,8 +30,11 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Put `content` in the file's place. Raises OSError."""
+    """Put `content` in the file's place, and leave nothing else there. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(dict(content), indent=2), "utf-8")
-    os.replace(draft, path)
+    try:
+        draft.write_text(json.dumps(dict(content), indent=2), "utf-8")
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
