@@ -177,6 +177,15 @@ def test_attention_that_does_not_fit_is_left_to_mlx(case: str) -> None:
     assert not kernels.calls
 
 
+def test_attention_from_other_rows_than_the_nodes_is_left_to_mlx() -> None:
+    """The word for the mask of a chain means as many rows as there are queries, which need not be the tree's."""
+    kernels = ReferenceKernels()
+    with tree_pass(TREES["chain"], kernels):
+        found, call = attend("causal", nodes=3)
+    assert mx.array_equal(found, mx.fast.scaled_dot_product_attention(**call))
+    assert not kernels.calls
+
+
 def test_the_mask_of_another_pass_is_left_to_mlx() -> None:
     earlier = TreePass(TREES["branches"])
     kernels = ReferenceKernels()

@@ -70,6 +70,15 @@ def test_right_when_called_alone_twice_or_with_another_x(parent: Parent, kernels
         assert is_right(parent[name], given), (name, kernels.shapes)
 
 
+def test_a_part_is_taken_once(parent: Parent, kernels: CountedProducts) -> None:
+    """The array that a linear is called with again may have been changed in place."""
+    x = rows(1)
+    assert is_right(parent.a, x)
+    x += 1
+    assert is_right(parent.a, x)
+    assert len(kernels.shapes) == 2
+
+
 def test_equal_rows_in_another_array_are_another_x(parent: Parent, kernels: CountedProducts) -> None:
     assert is_right(parent.a, rows(1))
     assert is_right(parent.b, rows(1))
