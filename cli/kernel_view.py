@@ -30,7 +30,7 @@ _COLUMNS = {
 
 def show_kernels(data_dir: Path) -> bool:
     """Whether all variants that this machine ought to run do: a JSON line for each configuration as soon as it is
-    checked, or a table at the end. data_dir: keeps what came of it, for workers. Raises ModelError without MLX.
+    checked, or a table at the end. data_dir: keeps what came of it, for workers. Raises ModelError without MLX, StorageError.
     """
     if find_spec("mlx") is None:
         raise ModelError("MLX is not installed here, so there are no kernels to check; add the [worker] extra")
@@ -40,7 +40,7 @@ def show_kernels(data_dir: Path) -> bool:
     if not has_kernels():
         typer.echo("MLX has neither Metal nor CUDA here: no kernel runs, its own operations are used", err=True)
     cases, checks = known_cases(), []
-    folder = verdicts_folder(data_dir)
+    folder = verdicts_folder(data_dir) if has_kernels() else None  # another machine may share what is there
     for number, check in enumerate(check_kernels(cases, folder), 1):
         checks.append(check)
         if piped():

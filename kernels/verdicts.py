@@ -26,7 +26,6 @@ class Verdict:
 
 def verdict_key(kernel: str, home: str, variant: str, configuration: object) -> Key:
     """All that a verdict depends on. home: the module whose folder has the texts and the probe."""
-    device = mx.device_info()
     return {
         "kernel": kernel,
         "variant": variant,
@@ -34,8 +33,13 @@ def verdict_key(kernel: str, home: str, variant: str, configuration: object) -> 
         "texts": texts_digest(home),
         "mlx": version("mlx"),
         "system": platform.platform(),
-        "gpu": f"{device.get('device_name')} ({device.get('architecture')})",
+        "gpu": _gpu(),
     }
+
+
+def _gpu() -> str:
+    device = mx.device_info()
+    return f"{device.get('device_name')} ({device.get('architecture')})"
 
 
 def read(folder: Path, key: Key) -> Verdict | None:
@@ -54,6 +58,18 @@ def write(folder: Path, key: Key, verdict: Verdict) -> None:
 
 
 def forget(folder: Path) -> None:
-    """Have all verdicts of `folder` found out again, those of other machines and versions included."""
+    """Have all verdicts of `folder` on this GPU found out again, those with other versions included.
+
+    Machines with other GPUs may share the folder. Raises OSError for one that cannot be removed.
+    """
     for path in folder.glob("*.json"):
-        path.unlink(missing_ok=True)
+        if _is_of_this_gpu(path):
+            path.unlink(missing_ok=True)
+
+
+def _is_of_this_gpu(path: Path) -> bool:
+    """Whatever cannot be read may be."""
+    try:
+        return bool((stored.read(path) or {})["key"]["gpu"] == _gpu())
+    except (OSError, ValueError, KeyError, TypeError):
+        return True

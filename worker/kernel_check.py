@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import mlx.core as mx
 
+from api.errors import StorageError
 from kernels import gated_delta_tree, qmm, sample, tree_attention, tree_convolution, verdicts
 from kernels.child import Child, ChildError, InconclusiveError, NoAnswerError
 from kernels.gated_delta_tree.problem import KEY_WIDTHS, ROW_TYPES
@@ -115,15 +116,29 @@ def _draws() -> Iterator[Case]:
 
 
 def check_kernels(cases: Iterable[Case], folder: Path | None, seconds: float = SECONDS) -> Iterator[KernelCheck]:
-    """The check of each case, as soon as it is there. folder: where verdicts are kept. seconds: for each variant."""
+    """The check of each case, as soon as it is there. folder: where verdicts are kept. seconds: for each variant.
+
+    StorageError when the folder has a verdict that cannot be removed.
+    """
     if folder is not None:
-        verdicts.forget(folder)
+        _forget(folder)
     hung: dict[tuple[str, str], str] = {}
     with Child(seconds) as child:
         for case in cases:
             checks = [_checked(case, name, folder, child, hung) for name in case.kernel.variants]
             used = next((check.name for check in checks if check.state == "passed"), "reference")
             yield KernelCheck(case.kernel.name, case.words, used, checks)
+
+
+def _forget(folder: Path) -> None:
+    try:
+        verdicts.forget(folder)
+    except OSError as error:
+        path = error.filename or folder
+        raise StorageError(
+            f"{path}: what an earlier check of kernels found cannot be removed ({error.strerror}), and workers would "
+            "go by it: remove it yourself, or make its folder writable"
+        ) from error
 
 
 def _checked(

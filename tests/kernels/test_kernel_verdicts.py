@@ -93,3 +93,27 @@ def test_what_is_forgotten_is_found_out_again(home: str, tmp_path: Path) -> None
     forget(folder)
     assert read(folder, key(home)) is None
     assert [path.name for path in folder.iterdir()] == ["note.txt"]
+
+
+def test_what_other_gpus_found_in_a_shared_folder_is_kept(
+    home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "kernels"
+    (folder / "broken.json").parent.mkdir()
+    (folder / "broken.json").write_text("{")
+    write(folder, key(home), Verdict("off by 2"))
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(mx, "device_info", lambda: {"device_name": "Apple M9", "architecture": "applegpu_g21s"})
+        others = key(home)
+        write(folder, others, Verdict(None))
+        with monkeypatch.context() as older:
+            older.setattr("kernels.verdicts.version", lambda _: "0.1")
+            write(folder, key(home), Verdict(None))
+        assert len(list(folder.iterdir())) == 4
+    forget(folder)
+    assert read(folder, key(home)) is None
+    assert read(folder, others) == Verdict(None)
+    assert len(list(folder.iterdir())) == 2
+    monkeypatch.setattr(mx, "device_info", lambda: {"device_name": "Apple M9", "architecture": "applegpu_g21s"})
+    forget(folder)
+    assert list(folder.iterdir()) == []

@@ -10,6 +10,7 @@ import mlx.core as mx
 import pytest
 from doubled_arrays import KERNEL, two_operations
 
+from api.errors import StorageError
 from kernels import gated_delta_tree, qmm, sample, tree_attention, tree_convolution
 from kernels.child import Child
 from kernels.probing import choose, remembered
@@ -78,6 +79,15 @@ def test_workers_go_by_the_verdicts_and_old_ones_are_forgotten(tmp_path: Path) -
         assert complaint is not None
         assert complaint.startswith("doubled at the size of a verification pass")
         assert choose(one.kernel, "of ones", folder, child).name == "right"
+
+
+def test_a_verdict_that_cannot_be_removed_is_an_error_with_a_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "0.json"
+    path.mkdir()
+    with pytest.raises(StorageError, match="cannot be removed") as error:
+        checked(case("right"), tmp_path)
+    assert str(error.value).startswith(f"{path}: what an earlier check of kernels found")
+    assert "remove it yourself" in str(error.value)
 
 
 @pytest.mark.parametrize(
