@@ -30,7 +30,8 @@ _COLUMNS = {
 
 def show_kernels(data_dir: Path) -> bool:
     """Whether all variants that this machine ought to run do: a JSON line for each configuration as soon as it is
-    checked, or a table at the end. data_dir: keeps what came of it, for workers. Raises ModelError without MLX, StorageError.
+    checked, or a table at the end. data_dir: keeps what came of it, for workers. Raises ModelError without MLX,
+    StorageError for what cannot be forgotten there.
     """
     if find_spec("mlx") is None:
         raise ModelError("MLX is not installed here, so there are no kernels to check; add the [worker] extra")
