@@ -22,3 +22,8 @@ def request_id(batch_id: str, index: int) -> str:
 def batch_of(request: str) -> str:
     """The batch id within a request id."""
     return request.rpartition("-")[0]
+
+
+def index_of(request: str) -> int:
+    """The index within a request id."""
+    return int(request.rpartition("-")[2])

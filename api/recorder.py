@@ -1,4 +1,4 @@
-"""The recorder: events from the results stream into the ledger, and the queue's housekeeping.
+"""The recorder: events from the results stream into the ledger, open requests to the queue, and its housekeeping.
 
 An entry is acknowledged after its transaction is on the disk. Whatever happens before that, the entry comes again, and
 the ledger takes it once. So the recorder may die anywhere, run twice, and lose Redis or the disk's space for a while.
@@ -19,10 +19,13 @@ from api.ledger.ledger import Ledger
 from api.queue.requests import RequestQueue
 from api.queue.results import GROUP, ResultsReader
 from api.set_aside import give_up
+from api.window import top_up
 
 logger = logging.getLogger("cidermill.recorder")
 
 HOUSEKEEPING_SECONDS = 5.0
+TOP_UP_SECONDS = 1.0
+"""Between two looks at windows that were full; one that was not is topped up again after the next step."""
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 10.0
 PASSING_ERRORS = (RedisError, QueueError, LedgerError, StorageError)
@@ -83,7 +86,7 @@ class Recorder:
 
     def run(self, stop: threading.Event) -> None:
         """Step and keep house until `stop`, waiting out errors that pass."""
-        next_housekeeping = time.monotonic()
+        next_housekeeping = next_top_up = time.monotonic()
         pause = 0.0
         while not stop.is_set():
             try:
@@ -91,6 +94,8 @@ class Recorder:
                 if time.monotonic() >= next_housekeeping:
                     self.housekeeping()
                     next_housekeeping = time.monotonic() + HOUSEKEEPING_SECONDS
+                if time.monotonic() >= next_top_up and not top_up(self._ledger, self._queue):
+                    next_top_up = time.monotonic() + TOP_UP_SECONDS
             except PASSING_ERRORS as error:
                 pause = min(LONGEST_PAUSE_SECONDS, 2 * pause or FIRST_PAUSE_SECONDS)
                 logger.error("recording pauses, nothing is lost; next try in %g s: %s", pause, error)

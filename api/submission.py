@@ -1,4 +1,4 @@
-"""From a file to a batch: the whole file is validated, then the ledger has it, then Redis.
+"""From a file to a batch: the whole file is validated, then the ledger has it, then Redis, as far as its window goes.
 
 A crash after the ledger's commit leaves a batch that Redis does not know, or not wholly; `requeue_missing` repairs it.
 """
@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -19,10 +18,9 @@ from api.errors import InputError, QueueError
 from api.identity import new_batch_id
 from api.ledger.ledger import Ledger
 from api.queue.requests import RequestQueue
-from api.schemas import Batch, GenerationRequest
+from api.schemas import Batch
 from api.set_aside import give_up
-
-CHUNK = 1000
+from api.window import place
 
 Stage = Literal["validating", "recording", "queueing"]
 Progress = Callable[[Stage, int], None]
@@ -67,14 +65,13 @@ class Order:
 
 
 def submit(ledger: Ledger, queue: RequestQueue, order: Order, on_progress: Progress | None = None) -> Batch:
-    """Enter a dataset as a batch and put its requests on the queue.
+    """Enter a dataset as a batch and put the first of its requests on the queue; the recorder adds the others.
 
     Raises what `register_batch` raises, and QueueError, which names the batch, when Redis did not take all of it.
     """
     batch = register_batch(ledger, order, on_progress)
-    told = _counter(on_progress, "queueing")
     try:
-        queue.enqueue(ledger.open_requests(batch.id), model=order.model, priority=order.priority, on_enqueued=told)
+        place(ledger, queue, batch, _counter(on_progress, "queueing"))
     except (RedisError, QueueError) as error:
         raise QueueError(
             f"batch {batch.id} is safe in the ledger but not wholly on the queue ({error}); "
@@ -112,35 +109,13 @@ def register_batch(ledger: Ledger, order: Order, on_progress: Progress | None = 
 def requeue_missing(ledger: Ledger, queue: RequestQueue, batch_id: str, on_progress: Progress | None = None) -> int:
     """Put back what is open in the ledger and unknown to Redis, under the same ids; returns how many.
 
-    Requests that the queue has set aside are failed first: they are open in the ledger, and are not to run again.
-    Raises NotFoundError, redis.exceptions.RedisError.
+    It goes as far as the window of the queue, and the recorder adds the rest. Requests that the queue has set aside are
+    failed first: they are open in the ledger, and are not to run again. Raises NotFoundError, LedgerError (the batch is
+    not wholly entered, or being cancelled), redis.exceptions.RedisError.
     """
     batch = ledger.batch(batch_id)
     give_up(ledger, queue, batch.model)
-    told = _counter(on_progress, "queueing")
-    added = seen = 0
-    for chunk in _chunks(ledger.open_requests(batch_id)):
-        missing = _missing(ledger, queue, chunk)
-        added += queue.enqueue(missing, model=batch.model, priority=batch.priority) if missing else 0
-        seen += len(chunk)
-        told(seen)
-    return added
-
-
-def _missing(ledger: Ledger, queue: RequestQueue, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
-    """Those that nobody will answer: neither live, nor answered, nor final by now.
-
-    In this order, since a request goes from live to answered to final. The ledger shows the rest as queued before they
-    are: a worker can start a request before `enqueue` returns.
-    """
-    live = queue.live([request.request_id for request in requests])
-    missing = [request for request in requests if request.request_id not in live]
-    if not missing:
-        return []
-    answered = queue.answered()
-    unanswered = [request for request in missing if request.request_id not in answered]
-    still_open = ledger.requeued([request.request_id for request in unanswered])
-    return [request for request in unanswered if request.request_id in still_open]
+    return place(ledger, queue, batch, _counter(on_progress, "queueing"))
 
 
 def _absolute(path: Path | None) -> str | None:
@@ -169,9 +144,3 @@ def _counted(lines: Iterable[InputLine | LineError], told: Callable[[int], None]
 
 def _counter(on_progress: Progress | None, stage: Stage) -> Callable[[int], None]:
     return (lambda _: None) if on_progress is None else (lambda count: on_progress(stage, count))
-
-
-def _chunks(requests: Iterable[GenerationRequest]) -> Iterator[list[GenerationRequest]]:
-    iterator = iter(requests)
-    while chunk := list(islice(iterator, CHUNK)):
-        yield chunk

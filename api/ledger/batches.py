@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, delete, exists, func, insert, or_, select, update
 
+from api.choices import Priority
 from api.dataset.request_line import InputLine, LineError, default_custom_id
 from api.errors import LedgerError, NotFoundError
 from api.identity import BATCH_PREFIX, request_id
@@ -136,6 +137,13 @@ def open_models(connection: Connection) -> list[str]:
     """The models of open batches."""
     is_open = BATCHES.c.state.in_([state.value for state in OPEN_BATCH_STATES])
     return list(connection.execute(select(BATCHES.c.model).where(is_open).distinct()).scalars())
+
+
+def running_batches(connection: Connection) -> list[tuple[str, str, Priority]]:
+    """Id, model and priority of batches in progress, oldest first."""
+    c = BATCHES.c
+    query = select(c.id, c.model, c.priority).where(c.state == BatchState.IN_PROGRESS.value)
+    return [(row[0], row[1], row[2]) for row in connection.execute(query.order_by(c.created_at, c.id))]
 
 
 def resolve_id(connection: Connection, name: str) -> str:

@@ -1,7 +1,8 @@
 """The ledger as the rest of the program sees it: one SQLite file, opened, migrated, and asked.
 
-Every method is one transaction, or a series of short ones where a batch is entered or cancelled: no writer keeps another
-waiting for long. It may be called from any thread, and raises LedgerError, or StorageError where the disk is full.
+Every method is one transaction, or a series of short ones where a batch is entered or cancelled: no writer keeps
+another waiting for long. It may be called from any thread, and raises LedgerError, or StorageError where the disk is
+full.
 """
 
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import Engine, Select, select, update
+from sqlalchemy import Engine, Select, func, select, update
 
 from api.choices import Format, Priority
 from api.dataset.request_line import InputLine, LineError
@@ -193,10 +194,23 @@ class Ledger:
         with writing(self.engine, self.path) as connection:
             return recording.requeue_running(connection, request_ids)
 
-    def open_requests(self, batch_id: str) -> Iterator[GenerationRequest]:
-        """The queued and running requests, in input order."""
+    def open_requests(self, batch_id: str, *, start: int = 0, stop: int | None = None) -> Iterator[GenerationRequest]:
+        """The queued and running requests, in input order. start, stop: of their indices; None is the end."""
         query = select(REQUESTS.c.idx, REQUESTS.c.id, REQUESTS.c.body).where(REQUESTS.c.batch_id == batch_id, OPEN)
-        return (generation_request(row) for row in self._pages(query))
+        if stop is not None:
+            query = query.where(REQUESTS.c.idx < stop)
+        return (generation_request(row) for row in self._pages(query, start))
+
+    def count_open(self, batch_id: str, *, stop: int) -> int:
+        """How many requests with an index below `stop` are queued or running."""
+        query = select(func.count()).where(REQUESTS.c.batch_id == batch_id, REQUESTS.c.idx < stop, OPEN)
+        with reading(self.engine, self.path) as connection:
+            return int(connection.scalar(query) or 0)
+
+    def running_batches(self) -> list[tuple[str, str, Priority]]:
+        """Id, model and priority of batches in progress, oldest first."""
+        with reading(self.engine, self.path) as connection:
+            return batches.running_batches(connection)
 
     def results(self, batch_id: str, *, states: Collection[RequestState] | None = None) -> Iterator[RecordedRequest]:
         """The requests of a batch, or those in `states`, with their results, in input order."""
@@ -230,9 +244,9 @@ class Ledger:
         with reading(self.engine, self.path) as connection:
             return statistics.batch_stats(connection, batch_id)
 
-    def _pages(self, query: Select[Any]) -> Iterator[Any]:
-        """Rows of a query over `requests` by index; each page is a view of its own."""
-        after = -1
+    def _pages(self, query: Select[Any], start: int = 0) -> Iterator[Any]:
+        """Rows of a query over `requests` by index, from `start` on; each page is a view of its own."""
+        after = start - 1
         while True:
             page = query.where(REQUESTS.c.idx > after).order_by(REQUESTS.c.idx).limit(PAGE)
             with reading(self.engine, self.path) as connection:

@@ -6,6 +6,7 @@ soon after: results do not come back through RQ but through the results stream (
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from rq import Retry
 from rq.job import JobStatus
 from rq.queue import EnqueueData
 
-from api.queue import attempts, entries
+from api.queue import attempts, entries, marks
 from api.queue.hardening import JOB_NAME, SafeJob
 from api.queue.quarantine import QUARANTINE_KEY
 from api.queue.results import answered
@@ -100,6 +101,22 @@ class RequestQueue:
     def answered(self) -> set[str]:
         """Those whose result waits on the results stream to be recorded: no longer live, and not to be run again."""
         return answered(self._connection)
+
+    def start_mark(self, batch_id: str) -> int:
+        """How far the batch has been put here (an index); from now on it counts as placed in this Redis."""
+        return marks.start(self._connection, batch_id)
+
+    def marks(self, batch_ids: Sequence[str]) -> dict[str, int]:
+        """How far each of those batches that were placed in this Redis has been put here, in the given order."""
+        return marks.read(self._connection, batch_ids)
+
+    def move_mark(self, batch_id: str, mark: int) -> None:
+        """Requests of the batch with an index below `mark` have been put here."""
+        marks.move(self._connection, batch_id, mark)
+
+    def topping_up(self, model: str, priority: Priority, *, wait: bool) -> AbstractContextManager[bool]:
+        """The right to put requests into a queue, as one of several processes; whether it was had."""
+        return marks.turn(self._connection, queue_name(model, priority), wait=wait)
 
     def cancel(self, request_ids: Sequence[str], *, batch_id: str) -> None:
         """Take queued requests out, and tell workers to stop those that run."""

@@ -1,0 +1,108 @@
+"""The window: how much of the ledger's open requests lies in Redis.
+
+A million requests of 3 kB would fill Redis and take minutes to put there. So each queue holds WINDOW of them, batches
+in the order of their submission and requests in input order, and is topped up from the ledger as workers empty it. Each
+queue, a model's of one priority, has a window of its own: a later batch of high priority waits behind nothing else.
+
+A batch is placed in a Redis by whoever submits or resumes it, and topped up by the recorder of its ledger. A mark in
+Redis says how far: of the open requests, those with an index below the mark are in Redis, the others are to come. A
+request is put there before the mark moves, so a crash in between offers it again, and what is live is skipped.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+
+from api.errors import LedgerError
+from api.identity import index_of
+from api.ledger.ledger import Ledger
+from api.queue.requests import RequestQueue
+from api.schemas import Batch, GenerationRequest, Priority
+from api.states import BatchState
+
+WINDOW = 10_000
+CHUNK = 1000
+"""Requests put at a time, and the room that a window must have before it is topped up."""
+
+Told = Callable[[int], None]
+"""Told how many requests have been looked at."""
+
+
+def place(ledger: Ledger, queue: RequestQueue, batch: Batch, on_placed: Told) -> int:
+    """Put a batch in this Redis, as far as the window of its queue goes; returns how many requests were added.
+
+    Of a batch that was placed before, what Redis has lost is put back. Requests of earlier batches that the queue has
+    room for come first. Raises LedgerError for a batch that cannot be run, redis.exceptions.RedisError.
+    """
+    if batch.state in (BatchState.VALIDATING, BatchState.CANCELLING):
+        advice = "cancel it again" if batch.state is BatchState.CANCELLING else "submit it again"
+        raise LedgerError(f"batch {batch.id} is {batch.state}, or was when its command was cut short; {advice}")
+    added = seen = 0
+    for chunk in _chunks(ledger.open_requests(batch.id, stop=queue.start_mark(batch.id))):
+        with queue.topping_up(batch.model, batch.priority, wait=True):
+            added += _put_missing(ledger, queue, chunk, batch.model, batch.priority)
+        seen += len(chunk)
+        on_placed(seen)
+    while True:
+        with queue.topping_up(batch.model, batch.priority, wait=True):
+            looked_at, put = _top_up(ledger, queue, batch.model, batch.priority)
+        if not looked_at:
+            return added
+        added, seen = added + put, seen + looked_at
+        on_placed(seen)
+
+
+def top_up(ledger: Ledger, queue: RequestQueue) -> int:
+    """Put one chunk into each queue that has room for it, of batches that were placed; returns how many were looked at.
+
+    A queue that somebody else tops up at this moment is left to them.
+    """
+    total = 0
+    for model, priority in dict.fromkeys((model, priority) for _, model, priority in ledger.running_batches()):
+        with queue.topping_up(model, priority, wait=False) as ours:
+            total += _top_up(ledger, queue, model, priority)[0] if ours else 0
+    return total
+
+
+def _top_up(ledger: Ledger, queue: RequestQueue, model: str, priority: Priority) -> tuple[int, int]:
+    """The next chunk of the first placed batch that has one. Returns how many were looked at, and how many added."""
+    ids = [batch_id for batch_id, *of in ledger.running_batches() if of == [model, priority]]
+    room = WINDOW
+    for batch_id, mark in queue.marks(ids).items():
+        room -= ledger.count_open(batch_id, stop=mark)
+        if room < CHUNK:
+            break
+        chunk = list(islice(ledger.open_requests(batch_id, start=mark), CHUNK))
+        if chunk:
+            added = _put_missing(ledger, queue, chunk, model, priority)
+            queue.move_mark(batch_id, index_of(chunk[-1].request_id) + 1)
+            return len(chunk), added
+    return 0, 0
+
+
+def _put_missing(
+    ledger: Ledger, queue: RequestQueue, requests: Sequence[GenerationRequest], model: str, priority: Priority
+) -> int:
+    missing = _missing(ledger, queue, requests)
+    return queue.enqueue(missing, model=model, priority=priority) if missing else 0
+
+
+def _missing(ledger: Ledger, queue: RequestQueue, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
+    """Those that nobody will answer: neither live, nor answered, nor final by now.
+
+    In this order, since a request goes from live to answered to final. The ledger shows the rest as queued before they
+    are: a worker can start a request before `enqueue` returns.
+    """
+    live = queue.live([request.request_id for request in requests])
+    missing = [request for request in requests if request.request_id not in live]
+    if not missing:
+        return []
+    answered = queue.answered()
+    unanswered = [request for request in missing if request.request_id not in answered]
+    still_open = ledger.requeued([request.request_id for request in unanswered])
+    return [request for request in unanswered if request.request_id in still_open]
+
+
+def _chunks(requests: Iterable[GenerationRequest]) -> Iterable[list[GenerationRequest]]:
+    iterator = iter(requests)
+    while chunk := list(islice(iterator, CHUNK)):
+        yield chunk

@@ -1,0 +1,188 @@
+"""The window of each queue, made small: 6 requests, put there 2 at a time."""
+
+import threading
+
+import pytest
+from recording_station import MODEL, Station, finished, started, wait_until
+
+from api import window
+from api.dataset.request_line import InputLine
+from api.errors import LedgerError
+from api.identity import new_batch_id
+from api.ledger import batches
+from api.ledger.connection import writing
+from api.queue.marks import turn
+from api.queue.requests import SafeQueue, queue_name
+from api.schemas import Batch, Priority, RequestBody
+from api.states import BatchState
+from api.submission import requeue_missing
+from api.window import place, top_up
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "WINDOW", 6)
+    monkeypatch.setattr(window, "CHUNK", 2)
+
+
+def enter(station: Station, count: int, priority: Priority = "normal") -> Batch:
+    return station.ledger.create_batch(
+        batch_id=new_batch_id(),
+        model=MODEL,
+        priority=priority,
+        input_path="in.jsonl",
+        input_sha256="00",
+        fingerprint="f",
+        output_path=None,
+        output_format="jsonl",
+        lines=[InputLine(n + 1, f"c{n}", RequestBody(prompt=f"prompt {n}")) for n in range(count)],
+    )
+
+
+def put(station: Station, batch: Batch) -> int:
+    return place(station.ledger, station.queue, batch, lambda _: None)
+
+
+def ids(batch: Batch, *indices: int) -> list[str]:
+    return [f"{batch.id}-{index}" for index in indices]
+
+
+def answer(station: Station, *request_ids: str) -> None:
+    """What a worker and the recorder do with requests."""
+    for request_id in request_ids:
+        job = SafeQueue(f"{MODEL}:normal", station.redis).fetch_job(request_id)
+        assert job is not None
+        job.delete()
+    station.ledger.record([finished(request_id) for request_id in request_ids])
+
+
+def waiting(station: Station, priority: Priority) -> list[str]:
+    return list(SafeQueue(queue_name(MODEL, priority), station.redis).get_job_ids())
+
+
+def test_no_more_than_the_window_goes_to_redis(station: Station) -> None:
+    batch = enter(station, 9)
+    told: list[int] = []
+    assert place(station.ledger, station.queue, batch, told.append) == 6
+    assert told == [2, 4, 6]
+    assert station.waiting() == ids(batch, *range(6))
+    assert len(list(station.redis.scan_iter("rq:job:*"))) == 6
+    assert top_up(station.ledger, station.queue) == 0
+
+
+def test_the_window_is_topped_up_as_it_empties(station: Station) -> None:
+    batch = enter(station, 9)
+    put(station, batch)
+    answer(station, *ids(batch, 0))
+    assert top_up(station.ledger, station.queue) == 0  # a chunk has no room yet
+    station.ledger.record([started(ids(batch, 2)[0])])  # it runs: it still counts
+    assert top_up(station.ledger, station.queue) == 0
+    answer(station, *ids(batch, 1))
+    assert top_up(station.ledger, station.queue) == 2
+    assert station.waiting() == ids(batch, *range(2, 8))
+    answer(station, *ids(batch, 2, 3, 4, 5))
+    assert top_up(station.ledger, station.queue) == 1
+    assert top_up(station.ledger, station.queue) == 0
+    assert station.waiting() == ids(batch, 6, 7, 8)
+
+
+def test_batches_of_a_queue_take_turns_in_the_order_of_their_submission(station: Station) -> None:
+    first, second = enter(station, 7), enter(station, 3)
+    put(station, first)
+    assert put(station, second) == 0
+    answer(station, *ids(first, 0, 1, 2, 3))
+    while top_up(station.ledger, station.queue):
+        pass
+    assert station.waiting() == ids(first, 4, 5, 6) + ids(second, 0, 1)
+
+
+def test_a_later_batch_of_another_priority_has_a_window_of_its_own(station: Station) -> None:
+    low, high = enter(station, 9, "low"), enter(station, 9, "high")
+    put(station, low)
+    assert put(station, high) == 6
+    assert waiting(station, "high") == ids(high, *range(6))
+    assert waiting(station, "low") == ids(low, *range(6))
+
+
+def test_a_batch_that_nobody_placed_in_this_redis_stays_out_of_it(station: Station) -> None:
+    enter(station, 3)
+    assert top_up(station.ledger, station.queue) == 0
+    assert station.waiting() == []
+
+
+def test_a_crash_before_the_mark_moves_puts_nothing_twice(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = enter(station, 5)
+
+    def crash(batch_id: str, mark: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(station.queue, "move_mark", crash)
+        put(station, batch)
+    assert station.waiting() == ids(batch, 0, 1)
+    assert put(station, batch) == 3
+    assert station.waiting() == ids(batch, *range(5))
+
+
+def test_what_redis_has_lost_below_the_mark_is_put_back(station: Station) -> None:
+    batch = enter(station, 9)
+    put(station, batch)
+    station.queue.forget(ids(batch, 1, 4))
+    assert requeue_missing(station.ledger, station.queue, batch.id) == 2
+    assert station.waiting() == ids(batch, 0, 2, 3, 5, 1, 4)
+
+
+def test_a_redis_that_has_lost_everything_gets_the_window_again(station: Station) -> None:
+    batch = enter(station, 9)
+    put(station, batch)
+    answer(station, *ids(batch, 0))
+    station.redis.flushdb()
+    assert top_up(station.ledger, station.queue) == 0  # nobody has said that it goes there
+    assert requeue_missing(station.ledger, station.queue, batch.id) == 6
+    assert station.waiting() == ids(batch, *range(1, 7))
+
+
+def test_nothing_of_a_cancelled_batch_is_added(station: Station) -> None:
+    batch = enter(station, 9)
+    put(station, batch)
+    station.queue.cancel(station.ledger.cancel(batch.id), batch_id=batch.id)
+    assert station.waiting() == []
+    assert top_up(station.ledger, station.queue) == 0
+    assert list(station.redis.scan_iter("rq:job:*")) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "advice"), [(BatchState.VALIDATING, "submit it again"), (BatchState.CANCELLING, "cancel it again")]
+)
+def test_a_batch_that_is_not_whole_is_not_placed(station: Station, state: BatchState, advice: str) -> None:
+    batch = enter(station, 3)
+    with writing(station.ledger.engine, station.ledger.path) as connection:
+        connection.execute(batches.BATCHES.update().values(state=state.value))
+    with pytest.raises(LedgerError, match=f"batch {batch.id} is {state.value}.*{advice}"):
+        requeue_missing(station.ledger, station.queue, batch.id)
+    assert top_up(station.ledger, station.queue) == 0
+    assert station.waiting() == []
+
+
+def test_one_process_at_a_time_tops_up_a_queue(station: Station) -> None:
+    batch = enter(station, 3)
+    station.queue.start_mark(batch.id)
+    with turn(station.redis, queue_name(MODEL, "normal"), wait=False) as ours:
+        assert ours
+        assert top_up(station.ledger, station.queue) == 0
+    assert top_up(station.ledger, station.queue) == 2
+
+
+def test_the_recorder_tops_up_what_it_has_recorded(station: Station) -> None:
+    batch = enter(station, 9)
+    put(station, batch)
+    stop = threading.Event()
+    thread = threading.Thread(target=station.recorder().run, args=(stop,))
+    thread.start()
+    try:
+        station.publish(*(finished(request_id) for request_id in ids(batch, 0, 1)))
+        wait_until(lambda: station.waiting()[-1:] == ids(batch, 7), "the next two requests")
+    finally:
+        stop.set()
+        thread.join(10)
+    assert station.waiting() == ids(batch, *range(8))  # the scripted answers were published without taking the entries
