@@ -11,7 +11,7 @@ from kernels.gated_delta_tree.problem import Recurrence
 
 
 def metal_recurrence(factory: Callable[..., Any]) -> Recurrence:
-    """factory: `mx.fast.metal_kernel`, or `kernels.host.metal_kernel`, which runs the same text anywhere."""
+    """factory: `mx.fast.metal_kernel`, or what takes its place."""
     folder = Path(__file__).parent
     return recurrence(
         outputs=factory(

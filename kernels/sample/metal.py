@@ -10,7 +10,7 @@ from kernels.sample.source import source
 
 
 def metal_sample(factory: Callable[..., Any], threads: int = THREADS) -> Sample:
-    """factory: `mx.fast.metal_kernel`, or `kernels.host.metal_kernel`, which runs the same text anywhere.
+    """factory: `mx.fast.metal_kernel`, or what takes its place.
 
     threads: of a row's threadgroup, `THREADS` or `FEWER_THREADS`. MLX raises where a GPU's pipeline, for its registers,
     allows fewer than it is asked for.

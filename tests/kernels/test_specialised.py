@@ -15,7 +15,11 @@ from kernels.host import metal_kernel
 from kernels.host.cuda import cuda_kernel
 from kernels.qmm import Configuration, cuda, variants
 from kernels.qmm.metal import product
+from kernels.sample import choice as sample_choice
+from kernels.sample.metal import metal_sample
 from kernels.specialised import CUDA_TYPES, METAL_TYPES, bare
+from kernels.tree_attention import choice as attention_choice
+from kernels.tree_attention.metal import metal
 from kernels.tree_convolution import choice
 from kernels.tree_convolution.call import convolution
 from kernels.tree_convolution.problem import Configuration as Rows
@@ -90,3 +94,11 @@ def test_the_cuda_product_is_the_same_with_any_number_of_dimensions() -> None:
     assert mx.array_equal(cuda.product(IN_CUDA_EMULATOR)(x, w, scales, biases, 64, 4), plain[None])
     expected = mx.quantized_matmul(x[0].astype(mx.float32), w, scales.astype(mx.float32), biases.astype(mx.float32))
     assert mx.allclose(lean, expected, rtol=2.0**-7, atol=0.02)
+
+
+def test_draws_are_the_same() -> None:
+    assert sample_choice.complaint(metal_sample(IN_EMULATOR), mx.bfloat16) is None
+
+
+def test_attention_is_the_same() -> None:
+    assert attention_choice.complaint(metal(IN_EMULATOR), mx.bfloat16, 64) is None

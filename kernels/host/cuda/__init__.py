@@ -1,4 +1,4 @@
-"""CUDA kernels on any host: `cuda_kernel` takes what `mx.fast.cuda_kernel` takes and runs the very text."""
+"""CUDA kernels on any host: `cuda_kernel` runs the text that `mx.fast.cuda_kernel` is given."""
 
 from kernels.host.cuda.kernel import HostCudaKernel, cuda_kernel
 
