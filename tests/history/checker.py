@@ -1,0 +1,167 @@
+"""The rules that every history keeps, each a function from a history to its violations; and the times of hand-over."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+from tests.history.history import History
+
+FINAL = frozenset({"completed", "failed", "cancelled", "expired"})
+DECISIONS = frozenset({"finished", "failed", "cancelled"})
+RECORDS = "recorded"
+
+
+@dataclass(frozen=True)
+class Violation:
+    rule: str
+    request_id: str
+    says: str
+
+
+def check(history: History) -> list[Violation]:
+    """All violations of all rules."""
+    return [violation for rule in RULES for violation in rule(history)]
+
+
+def nothing_is_lost(history: History) -> Iterator[Violation]:
+    """Every accepted request is in one final state, and the ledger has no others."""
+    for request_id in history.accepted.keys() - history.rows.keys():
+        yield Violation("lost", request_id, "accepted, and not in the ledger")
+    for request_id, row in history.rows.items():
+        if request_id not in history.accepted:
+            yield Violation("lost", request_id, "in the ledger, and never accepted")
+        if row.state not in FINAL:
+            yield Violation("lost", request_id, f"still {row.state}")
+
+
+def decided_once(history: History) -> Iterator[Violation]:
+    """A request becomes final by one event, has one result (none where it was cancelled), and keeps it."""
+    for row in history.rows.values():
+        decisions = [event for event in row.events if event[0] in DECISIONS]
+        if row.state in FINAL and len(decisions) != 1:
+            yield Violation("decided_once", row.request_id, f"{len(decisions)} decisions: {decisions}")
+        by_order = row.state == "cancelled" and row.results == 0
+        if row.state in FINAL and row.results != 1 and not by_order:
+            yield Violation("decided_once", row.request_id, f"{row.results} results")
+        for kind, worker, attempt in decisions:
+            if kind == "finished" and (worker, attempt) != (row.worker, row.attempt):
+                says = f"decided by {worker}/{attempt}, holds the result of {row.worker}/{row.attempt}"
+                yield Violation("decided_once", row.request_id, says)
+
+
+def counts_add_up(history: History) -> Iterator[Violation]:
+    """The counts of a batch are those of its requests, and add up to its total; it is closed when they are."""
+    for batch in history.batches.values():
+        ids = [one.request_id for one in history.accepted.values() if one.batch_id == batch.batch_id]
+        states = Counter(history.rows[request_id].state for request_id in ids if request_id in history.rows)
+        counted = {state: count for state, count in batch.counts.items() if count}
+        if counted != dict(states) or sum(counted.values()) != batch.total or batch.total != len(ids):
+            says = f"counts {counted} of {batch.total}; requests {dict(states)} of {len(ids)}"
+            yield Violation("counts", batch.batch_id, says)
+        if states.keys() <= FINAL and batch.state not in FINAL:
+            yield Violation("counts", batch.batch_id, f"all requests are final, the batch is {batch.state}")
+
+
+def nothing_recorded_runs_again(history: History) -> Iterator[Violation]:
+    """No generation starts after the request's result was recorded."""
+    recorded: dict[str, float] = {}
+    for note in history.of_kind(RECORDS):
+        assert note.request_id is not None
+        recorded.setdefault(note.request_id, note.at)
+    for note in history.of_kind("start"):
+        assert note.request_id is not None
+        if note.at > recorded.get(note.request_id, note.at):
+            late = note.at - recorded[note.request_id]
+            says = f"{note.process} started it {late:.3f} s after its result was recorded"
+            yield Violation("ran_again", note.request_id, says)
+
+
+def answers_are_the_requests_own(history: History) -> Iterator[Violation]:
+    """A completed request has its own answer, from a worker that says it has generated it."""
+    generated = {(note.process, note.request_id) for note in history.of_kind("end")}
+    for row in history.rows.values():
+        wanted = history.accepted.get(row.request_id)
+        if wanted is None or row.state != "completed":
+            continue
+        if row.text != wanted.text:
+            yield Violation("attribution", row.request_id, f"answer {row.text!r} and not {wanted.text!r}")
+        if (row.worker, row.request_id) not in generated:
+            yield Violation("attribution", row.request_id, f"{row.worker} never came to its end")
+
+
+def failures_have_their_cause(history: History) -> Iterator[Violation]:
+    """Poison is set aside, with the names of two workers that fell silent on it; what is late fails as such."""
+    silent = {note.process for note in history.of_kind("kill", "stop")}
+    for row in history.rows.values():
+        wanted = history.accepted.get(row.request_id)
+        if wanted is None or row.state not in FINAL or row.state == "cancelled":
+            continue
+        if row.error_code == "worker_lost":
+            names = (row.error_message or "").rpartition(": ")[2].split(", ")
+            innocent = [name for name in names if name not in silent]
+            if len(set(names)) < 2 or innocent:
+                yield Violation("cause", row.request_id, f"set aside ({row.error_message}); alive: {innocent}")
+        elif wanted.deadly:
+            yield Violation("cause", row.request_id, f"it kills its workers and is {row.state} ({row.error_code})")
+        elif (row.error_code == "request_timeout") is not wanted.overdue or row.error_code not in (
+            None,
+            "request_timeout",
+        ):
+            yield Violation("cause", row.request_id, f"it is {row.state}: {row.error_code}: {row.error_message}")
+
+
+RULES = (
+    nothing_is_lost,
+    decided_once,
+    counts_add_up,
+    nothing_recorded_runs_again,
+    answers_are_the_requests_own,
+    failures_have_their_cause,
+)
+
+
+@dataclass(frozen=True)
+class Handover:
+    """seconds: from a worker's SIGKILL to the start of its request on another. shadowed: Redis failed in between."""
+
+    request_id: str
+    phase: str
+    seconds: float
+    shadowed: bool
+
+
+def handovers(history: History) -> list[Handover]:
+    """For each kill whose request had to run elsewhere and did."""
+    starts = history.of_kind("start")
+    outages = [note.at for note in history.of_kind("outage")]
+    found = []
+    for kill in history.of_kind("kill"):
+        again = [n.at for n in starts if n.request_id == kill.request_id and n.process != kill.process]
+        later = [at for at in again if at > kill.at]
+        if later and kill.request_id is not None:
+            shadowed = any(kill.at - OUTAGE_SHADOW < at < later[0] for at in outages)
+            found.append(Handover(kill.request_id, kill.phase or "", later[0] - kill.at, shadowed))
+    return found
+
+
+OUTAGE_SHADOW = 120.0
+"""Seconds for which an outage of Redis may delay what follows: no lease is ended soon after a start of the server."""
+
+
+def summary(found: list[Handover]) -> dict[str, object]:
+    """Count, median and maximum, over all and over those that no outage delayed, and per phase."""
+    clear = [one for one in found if not one.shadowed]
+    phases = sorted({one.phase for one in found})
+    return {
+        "all": _figures(found),
+        "without_outages": _figures(clear),
+        "by_phase": {phase: _figures([one for one in found if one.phase == phase]) for phase in phases},
+    }
+
+
+def _figures(found: list[Handover]) -> dict[str, float]:
+    seconds = [one.seconds for one in found]
+    if not seconds:
+        return {"count": 0}
+    return {"count": len(seconds), "median_s": round(median(seconds), 3), "max_s": round(max(seconds), 3)}

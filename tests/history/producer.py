@@ -1,0 +1,128 @@
+"""Who hands requests in, cancels some, and puts back what Redis lost, as an operator does and through the same API."""
+
+import random
+from pathlib import Path
+from typing import cast
+
+from redis import Redis
+from redis.exceptions import RedisError
+from sqlalchemy import func, select
+
+from api.choices import Priority
+from api.dataset.request_line import InputLine
+from api.errors import QueueError
+from api.identity import new_batch_id, request_id
+from api.ledger.ledger import Ledger
+from api.ledger.tables import BATCHES, EVENTS, REQUESTS, RESULTS
+from api.queue.requests import RequestQueue
+from api.schemas import PRIORITIES, RequestBody
+from api.submission import requeue_missing
+from tests.history.fleet import MODEL
+from tests.history.history import Accepted, BatchRow, Row
+from tests.history.worker_entry import DEADLY
+from tests.worker.scripted_engine import scripted_text
+
+OVERDUE_TOKENS, OVERDUE_SECONDS = 1000, 1
+
+
+class Producer:
+    """Batches from a seed. accepted: every request that the ledger took."""
+
+    def __init__(self, ledger_path: Path, seed: int, settling_seconds: float) -> None:
+        self.ledger = Ledger.open(ledger_path)
+        self.accepted: dict[str, Accepted] = {}
+        self._chance = random.Random(seed)
+        self._seed, self._settling_seconds = seed, settling_seconds
+        self._timeouts: dict[str, float] = {}
+        self._entered = 0
+
+    def enter(self, size: int, redis: Redis) -> None:
+        """A batch into the ledger, then on the queue. An outage leaves it in the ledger, for `resume`."""
+        self._entered += 1
+        overdue = self._entered % 6 == 3
+        lines, expected = [], []
+        batch_id = new_batch_id()
+        for index in range(3 if overdue else size):
+            deadly = not overdue and self._entered % 4 == 2 and index == size // 2
+            tokens = OVERDUE_TOKENS if overdue else self._chance.randint(1, 5)
+            prompt = f"{DEADLY if deadly else 'say'} {self._seed}/{self._entered}/{index}"
+            lines.append(InputLine(index + 1, str(index), RequestBody(prompt=prompt, max_tokens=tokens)))
+            text = scripted_text(prompt, tokens)
+            expected.append(Accepted(request_id(batch_id, index), batch_id, text, deadly, overdue))
+        self._timeouts[batch_id] = OVERDUE_SECONDS if overdue else 600
+        priority = cast(Priority, self._chance.choice(PRIORITIES))
+        self.ledger.create_batch(
+            batch_id=batch_id,
+            model=MODEL,
+            priority=priority,
+            input_path="none",
+            input_sha256="0",
+            fingerprint=batch_id,
+            output_path=None,
+            output_format="jsonl",
+            lines=lines,
+        )
+        self.accepted |= {one.request_id: one for one in expected}
+        self._queue(redis, batch_id).enqueue(self.ledger.open_requests(batch_id), model=MODEL, priority=priority)
+
+    def cancel(self, redis: Redis) -> None:
+        """The oldest batch that has something open."""
+        for batch_id in self.open_batches()[:1]:
+            cancelled = self.ledger.cancel(batch_id)
+            self._queue(redis, batch_id).cancel(cancelled, batch_id=batch_id)
+
+    def resume(self, redis: Redis) -> None:
+        """Put back what is open and unknown to Redis."""
+        for batch_id in self.open_batches():
+            requeue_missing(self.ledger, self._queue(redis, batch_id), batch_id)
+
+    def open_count(self) -> int:
+        return sum(batch.counts.total - batch.counts.finished for batch in self.ledger.batches(limit=10**6))
+
+    def open_batches(self) -> list[str]:
+        """Oldest first."""
+        found = self.ledger.batches(limit=10**6)
+        return [batch.id for batch in reversed(found) if batch.counts.finished < batch.counts.total]
+
+    def _queue(self, redis: Redis, batch_id: str) -> RequestQueue:
+        return RequestQueue(
+            redis,
+            max_attempts=2,
+            request_timeout_seconds=self._timeouts[batch_id],
+            settling_seconds=self._settling_seconds,
+        )
+
+    def rows(self) -> dict[str, Row]:
+        """The requests as the tables have them, read without the code under test."""
+        r, s, e = REQUESTS.c, RESULTS.c, EVENTS.c
+        with self.ledger.engine.connect() as connection:
+            events: dict[str, list[tuple[str, str, int]]] = {}
+            for request, kind, worker, attempt in connection.execute(
+                select(e.request_id, e.kind, e.worker, e.attempt).order_by(e.id)
+            ):
+                events.setdefault(request, []).append((kind, worker, attempt))
+            results = {row.request_id: row for row in connection.execute(select(RESULTS))}
+            count = select(s.request_id, func.count()).group_by(s.request_id)
+            counts = dict(connection.execute(count).tuples().all())
+            found = {}
+            for request, state in connection.execute(select(r.id, r.state)):
+                result = results.get(request)
+                given = ("text", "error_code", "error_message", "worker", "attempt")
+                fields = {} if result is None else {name: getattr(result, name) for name in given}
+                found[request] = Row(
+                    request, state, counts.get(request, 0), events=tuple(events.get(request, ())), **fields
+                )
+        return found
+
+    def batch_rows(self) -> dict[str, BatchRow]:
+        with self.ledger.engine.connect() as connection:
+            states = dict(connection.execute(select(BATCHES.c.id, BATCHES.c.state)).tuples().all())
+        found = {}
+        for batch_id, state in states.items():
+            counts = self.ledger.batch(batch_id).counts
+            numbers = counts.model_dump(include={"queued", "running", "completed", "failed", "cancelled", "expired"})
+            found[batch_id] = BatchRow(batch_id, state, counts.total, numbers)
+        return found
+
+
+PASSING = (RedisError, QueueError)

@@ -1,0 +1,103 @@
+"""A worker process that can be killed at any point of a request's way, with a disk that can be full.
+
+Arguments: a JSON object of settings, one of the station (control, journals, slot, name, seconds_per_token), one of
+arguments of `serve`. The points are those of schedule.PHASES; each is marked right after the step that it names.
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import worker.outbox
+from api.schemas import GenerationRequest, GenerationResult, JobStats
+from api.settings import load_settings
+from tests.history.control import Journal, Trap, full_disk
+from tests.worker.scripted_engine import ScriptedEngine
+from worker.job import GenerationJob
+from worker.outbox import Outbox
+from worker.process import serve
+from worker.rq_worker import GenerationWorker
+
+DEADLY = "die"
+
+
+class JournalingEngine(ScriptedEngine):
+    """Writes down the start and the end of every generation; a prompt that starts with DEADLY kills the process."""
+
+    def __init__(self, journal: Journal, trap: Trap, seconds_per_token: float) -> None:
+        super().__init__(seconds_per_token=seconds_per_token)
+        self._journal, self._trap = journal, trap
+
+    def generate(
+        self,
+        request: GenerationRequest,
+        *,
+        on_tokens: Callable[[str, int], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> tuple[GenerationResult, JobStats]:
+        self._journal.note("start", request.request_id)
+        if (request.prompt or "").startswith(DEADLY):
+            self._trap.spring("poison", request.request_id)
+
+        def on_tokens_too(text: str, tokens: int) -> None:
+            self._trap.passes("generating", request.request_id)
+            if on_tokens is not None:
+                on_tokens(text, tokens)
+
+        result, stats = super().generate(request, on_tokens=on_tokens_too, should_stop=should_stop)
+        if not result.cancelled:
+            self._journal.note("end", request.request_id)
+        return result, stats
+
+
+def mark(owner: Any, name: str, phase: str, trap: Trap, request_of: Callable[..., str | None]) -> None:
+    """Let `owner.name` pass the trap after each call; request_of: from what it returned and took, the request's id."""
+    original = getattr(owner, name)
+
+    def marked(*arguments: Any, **named: Any) -> Any:
+        answer = original(*arguments, **named)
+        request_id = request_of(answer, *arguments)
+        if request_id is not None:
+            trap.passes(phase, request_id)
+        return answer
+
+    setattr(owner, name, marked)
+
+
+def set_traps(trap: Trap) -> None:
+    mark(GenerationWorker, "_look", "dequeued", trap, lambda found, _: found[0].id if found else None)
+    mark(GenerationWorker, "prepare_execution", "leased", trap, lambda _, worker, job: job.id)
+    mark(GenerationWorker, "prepare_job_execution", "started", trap, lambda _, worker, job, *rest: job.id)
+    mark(Outbox, "store", "stored", trap, lambda _, outbox, event: event.request_id)
+    mark(worker.outbox, "publish", "published", trap, lambda _, connection, event: event.request_id)
+    mark(GenerationJob, "perform", "unbooked", trap, lambda _, job, run, *rest: run.request_id)
+
+
+def fill_disk_at_will(switch: Path) -> None:
+    store = Outbox.store
+
+    def store_on_a_disk_that_may_be_full(self: Outbox, *arguments: Any) -> None:
+        with full_disk(switch):
+            store(self, *arguments)
+
+    Outbox.store = store_on_a_disk_that_may_be_full  # type: ignore[method-assign]
+
+
+def main() -> None:
+    settings_text, station_text, arguments_text = sys.argv[1:]
+    station = json.loads(station_text)
+    control, name = Path(station["control"]), station["name"]
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    journal = Journal(Path(station["journals"]) / f"{name}.jsonl", name)
+    trap = Trap(control / f"kill-{station['slot']}", journal)
+    fill_disk_at_will(control / "outbox-full")
+    set_traps(trap)
+    engine = JournalingEngine(journal, trap, station["seconds_per_token"])
+    serve(load_settings(**json.loads(settings_text)), lambda: engine, name=name, **json.loads(arguments_text))
+
+
+if __name__ == "__main__":
+    main()
