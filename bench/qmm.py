@@ -20,6 +20,7 @@ import mlx.core as mx
 import numpy as np
 
 from bench.report import save, table
+from kernels.devices import computes_on
 from kernels.qmm.cuda import Plan, Planner, plans, product
 from kernels.qmm.reference import Product, reference
 from kernels.specialised import cuda_kernel
@@ -174,7 +175,7 @@ def main() -> None:
     args = parser.parse_args()
     dtype: mx.Dtype = getattr(mx, args.dtype)
     mx.random.seed(0)
-    if not mx.cuda.is_available() or mx.default_device() != mx.gpu:
+    if not computes_on("CUDA"):
         off = checked_reference(dtype, args.group_size, args.bits)
         print(f"MLX has no CUDA GPU here: nothing to time. mx.quantized_matmul is off by {off:.2f} roundings.")
         sys.exit(not off <= MOST_ROUNDINGS_OF_MLX)

@@ -27,6 +27,8 @@ Run = TypeVar("Run")
 SECONDS = 120.0
 """That a probe may take: many times what compiling its kernels takes."""
 
+REFERENCE = "reference"
+"""The name of what runs where no variant does: MLX's own operations."""
 
 MAKING_FAILED = (RuntimeError, ValueError, OSError)
 """What MLX raises of a text that it cannot make a kernel of, and Python where the text is not there."""
@@ -55,9 +57,9 @@ class Kernel(Generic[Configuration, Run]):
 
 @dataclass(frozen=True)
 class Choice(Generic[Run]):
-    """name: of the variant that `run` is. refused: why each variant before it is not used, by name, at any length.
+    """name: of the variant that `run` is, or REFERENCE. refused: why each variant before it is not used, by name.
 
-    failed: those of them that this machine ought to run.
+    Reasons have any length. failed: those of the variants that this machine ought to run.
     """
 
     name: str
@@ -98,7 +100,7 @@ def choose(
                 return Choice(name, run, refused, failed)
         refused[name] = complaint
         failed += (name,)
-    return Choice("reference", kernel.reference, refused, failed)
+    return Choice(REFERENCE, kernel.reference, refused, failed)
 
 
 def remembered(

@@ -21,7 +21,7 @@ from api.errors import StorageError
 from kernels import gated_delta_tree, qmm, sample, tree_attention, tree_convolution, verdicts
 from kernels.child import Child, ChildError, InconclusiveError, NoAnswerError
 from kernels.gated_delta_tree.problem import KEY_WIDTHS, ROW_TYPES
-from kernels.probing import MAKING_FAILED, Kernel, UnavailableError, checked, keep
+from kernels.probing import MAKING_FAILED, REFERENCE, Kernel, UnavailableError, checked, keep
 from kernels.words import excerpt, in_words
 from worker import kernel_problems
 from worker.kernel_problems import Operation
@@ -68,7 +68,7 @@ class VariantCheck:
 
 @dataclass(frozen=True)
 class KernelCheck:
-    """used: the first variant that passed, else "reference": MLX's own operations."""
+    """used: the first variant that passed, else REFERENCE."""
 
     kernel: str
     configuration: str
@@ -126,7 +126,7 @@ def check_kernels(cases: Iterable[Case], folder: Path | None, seconds: float = S
     with Child(seconds) as child:
         for case in cases:
             checks = [_checked(case, name, folder, child, hung) for name in case.kernel.variants]
-            used = next((check.name for check in checks if check.state == "passed"), "reference")
+            used = next((check.name for check in checks if check.state == "passed"), REFERENCE)
             yield KernelCheck(case.kernel.name, case.words, used, checks)
 
 

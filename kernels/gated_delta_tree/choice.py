@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import mlx.core as mx
-
 from kernels import probing
+from kernels.devices import need
 from kernels.gated_delta_tree.cuda import cuda_recurrence
 from kernels.gated_delta_tree.metal import metal_recurrence
 from kernels.gated_delta_tree.probe import complaint
@@ -22,28 +21,22 @@ def chosen(problem: Configuration, folder: Path | None = None) -> Choice[Recurre
 
 
 def _metal(problem: Configuration) -> Recurrence:
-    _need(mx.default_device() == mx.gpu and mx.metal.is_available(), "MLX does not compute on Metal here")
+    need("Metal")
     _need_widths(problem)
     return metal_recurrence(metal_kernel)
 
 
 def _cuda(problem: Configuration) -> Recurrence:
-    _need(mx.default_device() == mx.gpu and mx.cuda.is_available(), "MLX does not compute on CUDA here")
+    need("CUDA")
     _need_widths(problem)
     return cuda_recurrence(cuda_kernel)
 
 
 def _need_widths(problem: Configuration) -> None:
-    _need(problem.key_width in KEY_WIDTHS, f"keys are {problem.key_width} wide; the kernel has {KEY_WIDTHS}")
-    _need(
-        problem.value_width % VALUE_COLUMNS == 0,
-        f"values are {problem.value_width} wide; the kernel needs a multiple of {VALUE_COLUMNS}",
-    )
-
-
-def _need(condition: bool, reason: str) -> None:
-    if not condition:
-        raise UnavailableError(reason)
+    if problem.key_width not in KEY_WIDTHS:
+        raise UnavailableError(f"keys are {problem.key_width} wide; the kernel has {KEY_WIDTHS}")
+    if problem.value_width % VALUE_COLUMNS:
+        raise UnavailableError(f"values are {problem.value_width} wide; the kernel needs a multiple of {VALUE_COLUMNS}")
 
 
 KERNEL: Kernel[Configuration, Recurrence] = Kernel(

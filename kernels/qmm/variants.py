@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from kernels.devices import gpu_architecture, need
 from kernels.probing import Kernel, UnavailableError
 from kernels.qmm import cuda, metal
 from kernels.qmm.problems import packed, quantised
@@ -105,30 +106,20 @@ def _has_plan(rows: int, depth: int, columns: int, group_size: int, bits: int) -
 
 
 def _metal(name: metal.Name, _: Configuration) -> Product:
-    if not mx.metal.is_available():
-        raise UnavailableError("this machine has no Metal")
-    architecture = _gpu()
+    need("Metal")
+    architecture = gpu_architecture()
     if name == "tensor" and not has_tensor_units(architecture):
         raise UnavailableError(f"the GPU ({architecture}) has no tensor units; M5 and later have them")
     return metal.product(name, metal_kernel)
 
 
 def _cuda(configuration: Configuration) -> Product:
-    if not mx.cuda.is_available():
-        raise UnavailableError("this machine has no CUDA")
-    architecture, dtype = _gpu(), configuration.dtype
-    if architecture != cuda.COMPUTE_CAPABILITY:
-        raise UnavailableError(f"the GPU is {architecture}; the kernel is for {cuda.COMPUTE_CAPABILITY}")
-    if dtype not in cuda.DTYPES:
-        raise UnavailableError(f"x, scales and biases are {dtype}; the kernel multiplies bfloat16 and float16")
+    need("CUDA", cuda.COMPUTE_CAPABILITY)
+    if configuration.dtype not in cuda.DTYPES:
+        raise UnavailableError(
+            f"x, scales and biases are {configuration.dtype}; the kernel multiplies bfloat16 and float16"
+        )
     return where_planned(cuda.product(cuda_kernel))
-
-
-def _gpu() -> str:
-    """The architecture of MLX's GPU."""
-    if mx.default_device() != mx.gpu:
-        raise UnavailableError("MLX's default device is not the GPU")
-    return str(mx.device_info()["architecture"])
 
 
 KERNEL: Kernel[Configuration, Product] = Kernel(

@@ -8,7 +8,8 @@ from pathlib import Path
 import mlx.core as mx
 
 from kernels import probing
-from kernels.probing import Choice, Kernel, UnavailableError
+from kernels.devices import need
+from kernels.probing import Choice, Kernel
 from kernels.sample.cuda import cuda_sample
 from kernels.sample.draws import Draw
 from kernels.sample.metal import metal_sample
@@ -43,14 +44,12 @@ def complaint(run: Sample, dtype: mx.Dtype) -> str | None:
 
 
 def _metal(_: mx.Dtype, threads: int = THREADS) -> Sample:
-    if not (mx.metal.is_available() and mx.default_device() == mx.gpu):
-        raise UnavailableError("Metal is not the default device here")
+    need("Metal")
     return metal_sample(metal_kernel, threads)
 
 
 def _cuda(_: mx.Dtype) -> Sample:
-    if not (mx.cuda.is_available() and mx.default_device() == mx.gpu):
-        raise UnavailableError("CUDA is not the default device here")
+    need("CUDA")
     return cuda_sample(cuda_kernel)
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from kernels import probing
+from kernels.devices import need
 from kernels.probing import Choice, Kernel, UnavailableError
 from kernels.specialised import cuda_kernel, metal_kernel
 from kernels.tree_attention import cuda
@@ -101,17 +102,12 @@ def two_branches(nodes: int) -> mx.array:
 
 
 def _metal(_: Configuration) -> TreeAttention:
-    if not (mx.metal.is_available() and mx.default_device() == mx.gpu):
-        raise UnavailableError("Metal is not the default device here")
+    need("Metal")
     return metal(metal_kernel)
 
 
 def _cuda(configuration: Configuration) -> TreeAttention:
-    if not (mx.cuda.is_available() and mx.default_device() == mx.gpu):
-        raise UnavailableError("CUDA is not the default device here")
-    architecture = mx.device_info()["architecture"]
-    if architecture != cuda.COMPUTE_CAPABILITY:
-        raise UnavailableError(f"the GPU is {architecture}; the kernel is for {cuda.COMPUTE_CAPABILITY}")
+    need("CUDA", cuda.COMPUTE_CAPABILITY)
     if configuration.dtype not in cuda.DTYPES:
         raise UnavailableError(f"queries are {configuration.dtype}; the kernel is for bfloat16 and float16")
     return cuda.cuda(cuda_kernel)

@@ -8,7 +8,8 @@ import mlx.core as mx
 import numpy as np
 
 from kernels import probing
-from kernels.probing import Choice, Kernel, UnavailableError
+from kernels.devices import need
+from kernels.probing import Choice, Kernel
 from kernels.specialised import cuda_kernel, metal_kernel
 from kernels.tree_convolution.call import convolution
 from kernels.tree_convolution.problem import Configuration, TreeConvolution
@@ -58,14 +59,12 @@ def two_branches(size: int, nodes: int) -> np.ndarray[tuple[int, int], np.dtype[
 
 
 def _metal(_: Configuration) -> TreeConvolution:
-    if not (mx.metal.is_available() and mx.default_device() == mx.gpu):
-        raise UnavailableError("Metal is not the default device here")
+    need("Metal")
     return convolution(metal_kernel, "metal.metal")
 
 
 def _cuda(_: Configuration) -> TreeConvolution:
-    if not (mx.cuda.is_available() and mx.default_device() == mx.gpu):
-        raise UnavailableError("CUDA is not the default device here")
+    need("CUDA")
     return convolution(cuda_kernel, "cuda.cu")
 
 

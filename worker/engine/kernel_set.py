@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,16 +10,18 @@ from typing import Any, TypeVar
 import mlx.core as mx
 
 from kernels import gated_delta_tree, qmm, sample, tree_attention, tree_convolution
+from kernels.devices import computes_on
 from kernels.gated_delta_tree.problem import Configuration, Recurrence
-from kernels.probing import Choice
+from kernels.probing import REFERENCE, Choice
+from kernels.qmm import shapes
 from kernels.qmm.reference import Product
+from kernels.qmm.shapes import Matrix
 from kernels.sample.one_threadgroup_per_row import Sample
 from kernels.texts import texts_digest
 from kernels.tree_attention.problem import TreeAttention
 from kernels.tree_convolution.problem import TreeConvolution
 from kernels.words import excerpt
 
-REFERENCE = "reference"
 KERNELS = ("qmm", "tree_attention", "gated_delta_tree", "tree_convolution", "sample")
 """The packages of `kernels`, in the order in which names have them."""
 
@@ -48,6 +50,10 @@ class KernelSet:
     def product(self, dtype: mx.Dtype, group_size: int, bits: int) -> Product | None:
         """For x of `dtype` and affine weights."""
         return None
+
+    def refused_matrices(self, matrices: Collection[Matrix]) -> set[Matrix]:
+        """Those of the matrices that `product` must not multiply by in this process, not even to try it."""
+        return set()
 
     def forgo_product(self, dtype: mx.Dtype, group_size: int, bits: int) -> None:
         """Be told that nothing multiplies by what `product` gave: it multiplies no matrix of the model rightly."""
@@ -113,6 +119,17 @@ class MachineKernels(KernelSet):
             lambda: qmm.chosen(dtype, group_size=group_size, bits=bits, folder=self._folder),
         )
 
+    def refused_matrices(self, matrices: Collection[Matrix]) -> set[Matrix]:
+        """The matrices that it went wrong with in a child process, where a fault of the device harms nobody."""
+        chosen = {
+            matrix: self._in_use[variant] for matrix in matrices if (variant := _product_of(matrix)) in self._in_use
+        }
+        found = shapes.complaints(chosen, self._folder)
+        for matrix, complaint in found.items():
+            words = f"{chosen[matrix]}, multiplies no weights [{matrix.columns}, {matrix.depth}]"
+            self._tell(f"kernel qmm, variant {words} on this machine: {excerpt(complaint)}")
+        return set(found)
+
     def forgo_product(self, dtype: mx.Dtype, group_size: int, bits: int) -> None:
         asked = ("qmm", (dtype, group_size, bits))
         self._answers[asked] = None
@@ -160,9 +177,13 @@ class MachineKernels(KernelSet):
             self._notify(f"{failure} (cidermill doctor --kernels tries it again)")
 
 
+def _product_of(matrix: Matrix) -> tuple[str, object]:
+    return "qmm", (matrix.dtype, matrix.group_size, matrix.bits)
+
+
 def has_kernels() -> bool:
     """Whether MLX computes on a GPU that kernels are written for."""
-    return mx.default_device() == mx.gpu and (mx.metal.is_available() or mx.cuda.is_available())
+    return computes_on("Metal") or computes_on("CUDA")
 
 
 def verdicts_folder(data_dir: Path) -> Path:

@@ -127,7 +127,7 @@ def test_on_the_cpu_the_reference_is_used_and_the_others_are_explained() -> None
     choice = qmm.chosen(mx.bfloat16, group_size=64, bits=4)
     assert choice.name == "reference"
     assert choice.run is reference
-    without_metal, without_cuda = "this machine has no Metal", "this machine has no CUDA"
+    without_metal, without_cuda = "MLX does not compute on Metal here", "MLX does not compute on CUDA here"
     assert choice.refused == {"tensor": without_metal, "simdgroup": without_metal, "cuda": without_cuda}
 
 

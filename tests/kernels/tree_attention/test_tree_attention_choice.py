@@ -75,8 +75,8 @@ def test_without_a_gpu_the_reference_runs_and_says_why() -> None:
     assert choice.name == "reference"
     assert choice.run is reference
     assert choice.refused == {
-        "metal": "Metal is not the default device here",
-        "cuda": "CUDA is not the default device here",
+        "metal": "MLX does not compute on Metal here",
+        "cuda": "MLX does not compute on CUDA here",
     }
 
 

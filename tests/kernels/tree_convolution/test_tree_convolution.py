@@ -92,6 +92,6 @@ def test_without_a_gpu_the_reference_runs_and_the_reasons_are_kept() -> None:
     choice = chosen(Configuration(mx.bfloat16, 4))
     assert choice.name == "reference"
     assert choice.refused == {
-        "metal": "Metal is not the default device here",
-        "cuda": "CUDA is not the default device here",
+        "metal": "MLX does not compute on Metal here",
+        "cuda": "MLX does not compute on CUDA here",
     }

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import mlx.core as mx
 from mlx_lm.models.gated_delta import compute_g, compute_lower_bound_g, gated_delta_update
 
+from kernels.devices import computes_on
 from worker.engine.kernel_set import STOCK, KernelSet
 from worker.engine.verify.recurrent.decay import decays, descents, log_gates
 from worker.engine.verify.recurrent.gated_delta_kernel import GatedDeltaCall, kernel_call
@@ -134,7 +135,7 @@ def _gates(g: mx.array, shared: int) -> mx.array:
 
 def has_sequence_kernel() -> bool:
     """Whether mlx-lm walks a sequence, as a chain is one, in a single launch. Elsewhere it takes several per token."""
-    return mx.metal.is_available() and mx.default_device() == mx.gpu
+    return computes_on("Metal")
 
 
 def _outputs(arguments: Arguments, current: TreePass) -> mx.array:
