@@ -116,9 +116,10 @@ def test_a_crash_before_the_mark_moves_puts_nothing_twice(station: Station, monk
     def crash(batch_id: str, mark: int) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(station.queue, "move_mark", crash)
-        put(station, batch)
+        with pytest.raises(KeyboardInterrupt):
+            put(station, batch)
     assert station.waiting() == ids(batch, 0, 1)
     assert put(station, batch) == 3
     assert station.waiting() == ids(batch, *range(5))
