@@ -17,6 +17,7 @@ from scripted_drafters import ScriptedDrafter
 from bench.families import tiny_model
 from kernels.probing import Choice
 from kernels.qmm.reference import Product, reference
+from kernels.qmm.shapes import Matrix
 from kernels.tree_attention.problem import TreeAttention
 from worker.engine import engine as engine_module
 from worker.engine import kernel_set
@@ -99,6 +100,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> MachineKernels:
     }
     for name, choice in found.items():
         monkeypatch.setattr(getattr(kernel_set, name), "chosen", lambda *_, choice=choice, **__: choice)
+    monkeypatch.setattr(kernel_set.shapes, "complaints", lambda *_: {})
     return MachineKernels()
 
 
@@ -127,6 +129,39 @@ def test_a_product_that_multiplies_nothing_rightly_is_not_named(
     assert target.products is not None
     assert (target.products.products, target.kernels.name) == ([], "sample:metal")
     assert verdict_key(target)["kernels"] == "sample:metal"
+
+
+def test_a_matrix_that_a_child_process_went_wrong_with_is_not_tried_in_this_one(
+    engine_for: EngineFor, machine: MachineKernels, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[set[tuple[int, int]], Path | None]] = []
+    shapes: set[tuple[int, int]] = set()
+    told: list[str] = []
+
+    def complaints(chosen: dict[Matrix, str], folder: Path | None) -> dict[Matrix, str]:
+        assert set(chosen.values()) <= {"tensor"}
+        asked.append(({(matrix.columns, matrix.depth) for matrix in chosen}, folder))
+        return {matrix: "the GPU fell over" for matrix in chosen if matrix.columns == 97}
+
+    def noted(*operands: Any) -> mx.array:
+        shapes.add((operands[1].shape[0], operands[0].shape[-1]))
+        return reference(*operands)
+
+    monkeypatch.setattr(kernel_set.shapes, "complaints", complaints)
+    monkeypatch.setattr(kernel_set.qmm, "chosen", lambda *_, **__: Choice("tensor", noted))
+    model = quantized("llama")
+    target = with_kernels(engine_for(model).target, MachineKernels(tmp_path, told.append))
+    # q, k and v together; o; gate and up together; down; the head.
+    queries, keys = 4 * 64, 2 * 64
+    together = {(queries + 2 * keys, 64), (64, queries), (256, 64), (64, 128), (97, 64)}
+    assert asked[0] == (together, tmp_path)
+    assert shapes == together - {(97, 64)}
+    assert target.products is not None
+    assert "lm_head" not in target.products.alone
+    assert told == [
+        "kernel qmm, variant tensor, multiplies no weights [97, 64] on this machine: the GPU fell over "
+        "(cidermill doctor --kernels tries it again)"
+    ]
 
 
 def test_variants_are_named_side_by_side(engine_for: EngineFor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,6 +261,7 @@ def test_kernels_that_spoil_trees_are_not_used(engine_for: EngineFor, tmp_path: 
 def loaded(engine_for: EngineFor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Engine]:
     """loaded(kernels): a quantised llama, loaded on a machine that has `kernels`."""
     target = engine_for(quantized("llama")).target
+    monkeypatch.setattr(profile_module, "rows_that_gain", lambda *_: ALL_ROWS)  # references gain by chance only
 
     def load(kernels: Any, *, option: Literal["auto", "off"] = "auto", fresh: bool = False) -> Engine:
         monkeypatch.setattr(engine_module, "load_target", lambda *_, **__: target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from kernels.qmm import MOST_ROWS
 from kernels.qmm.reference import Product, reference
+from kernels.qmm.shapes import TRIED_ROWS, Matrix
 from kernels.qmm.variants import TOLERANCES
 from worker.engine.kernel_set import KernelSet
 from worker.engine.linears.packed import Kind, Packed, stacked
@@ -28,8 +28,6 @@ from worker.engine.linears.siblings import siblings
 
 Weights = tuple[mx.Dtype, int, int]
 """What a product is asked for by: type, group size and bits."""
-
-TRIED_ROWS = (8, 16, 24, MOST_ROWS)  # kernels are planned by the number of rows
 
 
 @dataclass
@@ -75,11 +73,13 @@ def install_kernels(model: Any, kernels: KernelSet) -> Installed:
     for _, module in modules.values():
         _restore(module)
     installation = _Installation(kernels)
-    linears = {path: module for path, module in modules.values() if type(module) is nn.QuantizedLinear}
-    linears = {path: module for path, module in linears.items() if installation.has_kernel(module)}
-    together = []
-    if kernels.fuses_siblings and linears:
-        together = [group for group in siblings(model, linears) if installation.join([linears[path] for path in group])]
+    exchangeable = {path: module for path, module in modules.values() if installation.has_kernel(module)}
+    linears = {path: module for path, module in exchangeable.items() if type(module) is nn.QuantizedLinear}
+    groups = siblings(model, linears) if kernels.fuses_siblings and linears else []
+    joined = [[linears[path] for path in group] for group in groups]
+    inside = {path for group in groups for path in group}
+    installation.try_matrices([*joined, *([module] for path, module in exchangeable.items() if path not in inside)])
+    together = [group for group, members in zip(groups, joined, strict=True) if installation.join(members)]
     alone = [path for path, module in modules.values() if installation.exchange(module)]
     installation.forgo_unused()
     mx.clear_cache()
@@ -93,30 +93,40 @@ class _Installation:
         self._kernels = kernels
         self.products: list[KernelProduct] = []
         self._tried: dict[tuple[Kind, int], bool] = {}
+        self._known: set[Matrix] = set()
+        self._refused: set[Matrix] = set()
         self._asked: set[Weights] = set()
         self._used: set[Weights] = set()
 
     def has_kernel(self, module: Any) -> bool:
-        kind = Kind.of(module)
+        kind = Kind.of(module) if type(module) in _EXCHANGED else None
         return kind is not None and self._run(kind) is not None
+
+    def try_matrices(self, groups: Iterable[list[Any]]) -> None:
+        """Find out which matrices may be tried here. groups: modules whose rows become one matrix each."""
+        matrices = {_matrix(group) for group in groups} - self._known
+        self._known |= matrices
+        self._refused |= self._kernels.refused_matrices(matrices)
+
+    def _may_be_tried(self, modules: list[Any]) -> bool:
+        self.try_matrices([modules])
+        return _matrix(modules) not in self._refused
 
     def exchange(self, module: Any) -> bool:
         """Whether the module, if it is one of mlx.nn that is not exchanged yet, has a product of its own now."""
-        cls = _EXCHANGED.get(type(module))
-        kind = None if cls is None else Kind.of(module)
-        if kind is None or self._run(kind) is None:
+        if not self.has_kernel(module) or not self._may_be_tried([module]):
             return False
-        product = self._product(Packed.of(kind, module))
+        product = self._product(Packed.of(_kind(module), module))
         if product is None:
             return False
-        module._product, module.__class__ = product, cls
+        module._product, module.__class__ = product, _EXCHANGED[type(module)]
         return True
 
     def join(self, modules: list[Any]) -> bool:
         """Whether the linears, which are given the same x, have one product together now."""
-        kind = Kind.of(modules[0])
-        assert kind is not None
-        product = self._product(stacked(modules, kind))
+        if not self._may_be_tried(modules):
+            return False
+        product = self._product(stacked(modules, _kind(modules[0])))
         if product is None:
             return False
         together = SiblingProducts(product, [int(module["weight"].shape[0]) for module in modules])
@@ -147,6 +157,20 @@ class _Installation:
         weights = _weights(kind)
         self._asked.add(weights)
         return self._kernels.product(*weights)
+
+
+def _kind(module: Any) -> Kind:
+    """Of a module that has a kernel."""
+    kind = Kind.of(module)
+    assert kind is not None
+    return kind
+
+
+def _matrix(modules: list[Any]) -> Matrix:
+    """Of the rows of all modules' weights, which are of one kind."""
+    kind = _kind(modules[0])
+    columns = sum(int(module["weight"].shape[0]) for module in modules)
+    return Matrix(*_weights(kind), kind.depth, columns)
 
 
 def _weights(kind: Kind) -> Weights:
