@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from mill import Command, Mill, MillAt, json_lines, wait_until
@@ -108,12 +109,16 @@ def test_a_run_cancelled_from_another_terminal(working_mill: Mill) -> None:
     assert [answer["error"] is None for answer in answers] == [True, False, False, False]
 
 
+def in_progress(mill: Mill) -> list[dict[str, Any]]:
+    return [batch for batch in mill.batches() if batch["state"] == "in_progress"]
+
+
 def submitting(mill: Mill) -> tuple[Command, str]:
     """A `submit` whose batch is in the ledger, and which waits for a Redis that takes no writes."""
     redis = connect(mill.environment["CIDERMILL_REDIS_URL"])
     redis.execute_command("CLIENT", "PAUSE", 600_000, "WRITE")
     command = mill.start("submit", mill.input(PROMPTS))
-    (batch,) = wait_until(mill.batches, "the batch in the ledger")
+    (batch,) = wait_until(lambda: in_progress(mill), "the whole batch in the ledger")
     return command, batch["id"]
 
 

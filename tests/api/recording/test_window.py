@@ -9,8 +9,8 @@ from api import window
 from api.dataset.request_line import InputLine
 from api.errors import LedgerError
 from api.identity import new_batch_id
-from api.ledger import batches
 from api.ledger.connection import writing
+from api.ledger.tables import BATCHES
 from api.queue.marks import turn
 from api.queue.requests import SafeQueue, queue_name
 from api.schemas import Batch, Priority, RequestBody
@@ -158,7 +158,7 @@ def test_nothing_of_a_cancelled_batch_is_added(station: Station) -> None:
 def test_a_batch_that_is_not_whole_is_not_placed(station: Station, state: BatchState, advice: str) -> None:
     batch = enter(station, 3)
     with writing(station.ledger.engine, station.ledger.path) as connection:
-        connection.execute(batches.BATCHES.update().values(state=state.value))
+        connection.execute(BATCHES.update().values(state=state.value))
     with pytest.raises(LedgerError, match=f"batch {batch.id} is {state.value}.*{advice}"):
         requeue_missing(station.ledger, station.queue, batch.id)
     assert top_up(station.ledger, station.queue) == 0
