@@ -31,6 +31,7 @@ from worker.engine.kernel_set import KernelSet
 from worker.engine.linears import install_kernels
 from worker.engine.tree import TokenTree
 from worker.engine.verify.selfcheck import TOLERANCE_16_BIT, random_tree
+from worker.engine.verify.submission import PIECES
 from worker.engine.verify.verifier import Cache, Verifier, evaluate
 
 SHAPE = {
@@ -139,12 +140,20 @@ def fill(cache: Cache, context: int, shape: dict[str, Any]) -> None:
 class Measurement:
     """The three kinds of passes over one model at one context length."""
 
-    def __init__(self, model: Any, faster: Any, kernels: KernelSet, shape: dict[str, Any], context: int) -> None:
-        """faster: the twin of `model` in which `kernels` are installed."""
+    def __init__(
+        self,
+        model: Any,
+        faster: Any,
+        kernels: KernelSet,
+        shape: dict[str, Any],
+        context: int,
+        pieces: int = PIECES,
+    ) -> None:
+        """faster: the twin of `model` in which `kernels` are installed. pieces: see `verify.submission`."""
         self.vocabulary = shape["vocab_size"]
         self.rng = random.Random(0)
-        self.chain, self.tree = ChainPasses(model), TreePasses(Verifier(model))
-        self.kernels = TreePasses(Verifier(faster, kernels=kernels))
+        self.chain, self.tree = ChainPasses(model), TreePasses(Verifier(model, pieces=pieces))
+        self.kernels = TreePasses(Verifier(faster, kernels=kernels, pieces=pieces))
         for passes in (self.chain, self.tree, self.kernels):
             mx.random.seed(1)
             fill(passes.cache, context, shape)
@@ -217,7 +226,7 @@ def measure(
     memory: Lines = []
     profiles: Lines = []
     for context in options.contexts:
-        measurement = Measurement(model, faster, kernels, shape, context)
+        measurement = Measurement(model, faster, kernels, shape, context, options.pieces)
         first: list[float] = []
         for nodes in options.nodes:
             *times, commit, faster_commit = measurement.costs(nodes, options.rounds)
@@ -256,6 +265,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of each pass, of which the median counts")
     parser.add_argument("--memory", action="store_true", help="measure the peak memory too")
     parser.add_argument("--profile", type=int, nargs="+", default=[], help="where the time goes, for so many nodes")
+    parser.add_argument(
+        "--pieces", type=int, default=PIECES, help="in which a pass is handed to the device; 1: when its graph stands"
+    )
     parser.add_argument("--unfused", action="store_true", help="a product for each linear, not one for siblings")
     parser.add_argument("--small", action="store_true", help="a small model of the kind, for a machine without a GPU")
     parser.add_argument("--save", metavar="NAME", help="write bench/results/NAME.json")
@@ -284,7 +296,7 @@ def main() -> None:
     print(table(COST_HEADINGS, costs), flush=True)
     if options.save:
         tables = {name: {"headings": headings, "rows": lines} for name, (headings, lines) in found.items() if lines}
-        print(save(options.save, {"shape": shape, "kernels": kernels.name, **tables}))
+        print(save(options.save, {"shape": shape, "kernels": kernels.name, "pieces": options.pieces, **tables}))
     sys.exit(not right(costs))
 
 

@@ -21,6 +21,7 @@ from kernels.tree_attention.problem import TreeAttention
 from kernels.tree_attention.reference import reference as attention
 from worker.engine.kernel_set import KernelSet
 from worker.engine.linears import install_kernels
+from worker.engine.verify.submission import PIECES
 
 SHAPE = {**hybrid_passes.SHAPE, **hybrid_passes.SMALL}
 
@@ -52,10 +53,10 @@ def model() -> Any:
     return hybrid_passes.random_model(SHAPE)
 
 
-def measurement(model: Any, kernels: KernelSet) -> Measurement:
+def measurement(model: Any, kernels: KernelSet, pieces: int = PIECES) -> Measurement:
     faster = hybrid_passes.twin(model, SHAPE)
     install_kernels(faster, kernels)
-    return Measurement(model, faster, kernels, SHAPE, 16)
+    return Measurement(model, faster, kernels, SHAPE, 16, pieces)
 
 
 def test_the_tables(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,7 +64,7 @@ def test_the_tables(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     faster = hybrid_passes.twin(model, SHAPE)
     install_kernels(faster, kernels)
     asked = dict(kernels.asked)
-    options = Namespace(contexts=[16], nodes=[1, 5], rounds=1, memory=True, profile=[3])
+    options = Namespace(contexts=[16], nodes=[1, 5], rounds=1, memory=True, profile=[3], pieces=2)
     costs, memory, profiles = hybrid_passes.measure(model, faster, kernels, SHAPE, 10**9, options)
 
     assert [line[:2] for line in costs] == [[16, 1], [16, 5]]
@@ -112,6 +113,20 @@ def test_passes_are_taken_back(model: Any) -> None:
         hybrid_passes.timed(way, tree, hybrid_passes._deepest(tree))
         hybrid_passes.timed(way, tree, None)
         assert np.array_equal(logits_of(way, tree), before)
+
+
+@pytest.mark.parametrize(("pieces", "before_the_rest"), [(1, 0), (2, 1), (9, 3)])  # of four blocks
+def test_passes_are_handed_over_in_so_many_pieces(
+    model: Any, monkeypatch: pytest.MonkeyPatch, pieces: int, before_the_rest: int
+) -> None:
+    passes = measurement(hybrid_passes.twin(model, SHAPE), References(), pieces)
+    submitted: list[mx.array] = []
+    monkeypatch.setattr(mx, "async_eval", lambda *outputs: submitted.extend(outputs))
+    tree = passes.random_tree(4)
+    for way, expected in ((passes.chain, 0), (passes.tree, before_the_rest), (passes.kernels, before_the_rest)):
+        submitted.clear()
+        logits_of(way, tree)
+        assert len(submitted) == expected
 
 
 @pytest.mark.parametrize("part", PARTS)

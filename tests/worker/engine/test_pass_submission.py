@@ -57,6 +57,13 @@ def test_a_pass_has_eight_pieces_and_a_rest_where_there_are_so_many_blocks(block
     assert divide(layers(blocks)) == ends
 
 
+@pytest.mark.parametrize(
+    ("pieces", "ends"), [(1, []), (2, [0]), (3, [0, 15]), (30, [*range(0, 29, 2)]), (64, [*range(29)])]
+)
+def test_a_pass_has_as_many_pieces_as_are_asked_for(pieces: int, ends: list[int]) -> None:
+    assert divide(layers(30), pieces) == ends
+
+
 def test_models_built_otherwise_stay_in_one_piece() -> None:
     model = tiny_model("gpt2")
     assert divide(model) == []
@@ -131,7 +138,7 @@ def test_a_prefill_computes_no_blocks_for_nothing(monkeypatch: pytest.MonkeyPatc
     verifier = Verifier(model)
     cache = verifier.new_cache()
     with_caches, blocks = len(cache), len(Taps(model)._inner.layers)
-    assert 1 < with_caches < blocks <= PIECES
+    assert 1 < with_caches < blocks < PIECES
     submissions = Submissions(monkeypatch)
     verifier.prefill(PROMPT, cache)
     assert len(submissions.shapes) == with_caches - 1
@@ -150,6 +157,6 @@ def test_a_model_that_compiles_its_blocks_stays_in_one_piece() -> None:
     tokens = mx.array([PROMPT])
     expected = model(tokens)
     divide(model)
-    with submitting():
+    with submitting(PIECES):
         logits = mx.compile(lambda prompt: model(prompt))(tokens)
     assert mx.allclose(logits, expected, rtol=1e-5, atol=1e-6)

@@ -18,29 +18,32 @@ import mlx.nn as nn
 from worker.engine.verify.adapters.in_place import extend
 from worker.engine.verify.taps import head_and_inner
 
-PIECES = 8
+PIECES = 9
+"""Of a pass, the rest included. Where the device waits for the host, each hand-over may cost more than it saves;
+`bench.hybrid_passes --pieces` times other numbers."""
 
 _thread = threading.local()
 
 
 def divide(model: Any, pieces: int = PIECES) -> list[int]:
-    """Let passes of `model` within `submitting` be handed over in up to `pieces` pieces and a rest.
+    """Let passes of `model` within `submitting` be handed over in up to `pieces` pieces, the last of which is the rest.
 
     Returns the decoder blocks after which a piece ends: the first, so that the device has something to do at once, and
-    every so many after it. There are none in a model that runs its blocks in another way than `taps` knows.
+    every so many after it. There are none for one piece, and in a model that runs its blocks in another way than `taps`
+    knows.
     """
     try:
         blocks = head_and_inner(model)[1].layers if isinstance(model, nn.Module) else []
     except ValueError:
         blocks = []
-    ends = list(range(0, len(blocks) - 1, max(1, -(-len(blocks) // pieces))))
+    ends = list(range(0, len(blocks) - 1, max(1, -(-len(blocks) // (pieces - 1))))) if pieces > 1 else []
     for end in ends:
         extend(blocks[end], _EndOfPiece)
     return ends
 
 
 @contextmanager
-def submitting(pieces: int = PIECES) -> Iterator[None]:
+def submitting(pieces: int) -> Iterator[None]:
     """Hand over the first `pieces` pieces of the pass that runs within, each as soon as it is built."""
     _thread.left = pieces
     try:

@@ -14,7 +14,7 @@ from worker.engine.verify.caches import adopt, adoptable
 from worker.engine.verify.copies import mapped
 from worker.engine.verify.recurrent import plain_pass
 from worker.engine.verify.restoring import RestoringPass
-from worker.engine.verify.submission import divide, pieces_of_prefill, submitting
+from worker.engine.verify.submission import PIECES, divide, pieces_of_prefill, submitting
 from worker.engine.verify.support import limits_of, support_of
 from worker.engine.verify.taps import Taps
 from worker.engine.verify.tree_pass import tree_pass
@@ -29,11 +29,16 @@ class Verifier:
     mode: "tree" verifies any tree in one pass; "chain" verifies chains, and restores and replays caches of any class;
     in "plain" mode a tree has one node. reuses_prefixes: see `Verdict`. A cache holds the committed tokens; the pending
     token is never in it before its pass. taps: the hidden states that a drafter reads of every pass. kernels: see
-    `KernelSet`.
+    `KernelSet`. pieces: in how many a pass in "tree" mode is handed to the device, see `submission`.
     """
 
     def __init__(
-        self, model: Any, mode: Mode = "tree", reuses_prefixes: bool = True, kernels: KernelSet = STOCK
+        self,
+        model: Any,
+        mode: Mode = "tree",
+        reuses_prefixes: bool = True,
+        kernels: KernelSet = STOCK,
+        pieces: int = PIECES,
     ) -> None:
         self.model = model
         self.kernels = kernels
@@ -42,7 +47,7 @@ class Verifier:
         self.taps: Taps | None = None
         self._support = support_of(model) if mode == "tree" else limits_of(model)
         self._restoring: RestoringPass | None = None
-        self._ends = divide(model) if mode == "tree" else []
+        self._ends = divide(model, pieces) if mode == "tree" else []
 
     @staticmethod
     def has_tree_form(model: Any) -> bool:
@@ -80,7 +85,7 @@ class Verifier:
         if len(tree) == 1:
             return self._run_plain(tokens, cache)
         if self.mode == "tree":
-            with tree_pass(tree, self.kernels), submitting():
+            with tree_pass(tree, self.kernels), submitting(len(self._ends)):
                 return self._run(tokens, cache)
         assert self.mode == "chain"
         assert tree.is_chain
@@ -98,7 +103,7 @@ class Verifier:
 
     def _run_plain(self, token: mx.array, cache: Cache) -> mx.array:
         """The pass of plain decoding."""
-        with plain_pass(self.kernels if self._support.mixers else STOCK), submitting():
+        with plain_pass(self.kernels if self._support.mixers else STOCK), submitting(len(self._ends)):
             return self._run(token, cache)
 
     def _run(self, tokens: mx.array, cache: Cache) -> mx.array:
