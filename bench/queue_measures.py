@@ -34,7 +34,6 @@ from api.schemas import (
     JobStats,
     Phases,
     RequestBody,
-    RequestError,
     RequestEvent,
     Usage,
 )
@@ -92,7 +91,7 @@ class OtherWriter:
         with Ledger.open(self._path) as ledger:
             while not self._stop.wait(WRITER_PAUSE_SECONDS):
                 began = time.perf_counter()
-                ledger.fail("none-0", RequestError(code="none", message="none"))
+                ledger.record([])
                 self.longest = max(self.longest, time.perf_counter() - began)
 
 
