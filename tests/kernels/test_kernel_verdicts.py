@@ -50,6 +50,17 @@ def test_a_change_of_a_text_or_of_the_probe_is_another_key(name: str, home: str,
     assert key(home) != before
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_change_beside_one_of_several_homes_is_another_digest(place: int, home: str, tmp_path: Path) -> None:
+    homes = ["kernels.qmm"]
+    homes.insert(place, home)
+    texts_digest.cache_clear()
+    before = texts_digest(*homes)
+    (tmp_path / "kernel_of_a_test" / "text.metal").write_text("out[0] = 2;")
+    texts_digest.cache_clear()
+    assert texts_digest(*homes) != before
+
+
 @pytest.mark.parametrize("name", COMMON)
 def test_a_change_of_what_all_texts_go_through_is_another_key(
     name: str, home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
