@@ -27,3 +27,8 @@ def batch_of(request: str) -> str:
 def index_of(request: str) -> int:
     """The index within a request id."""
     return int(request.rpartition("-")[2])
+
+
+def bounds_of(batch_id: str) -> tuple[str, str]:
+    """Two texts: the ids of the requests of a batch sort at or after the first and before the second, no others do."""
+    return f"{batch_id}-", f"{batch_id}{chr(ord('-') + 1)}"

@@ -1,13 +1,19 @@
-"""What a batch cost and yielded, computed by SQLite from the plain columns of `results`."""
+"""What a batch cost and yielded, computed by SQLite from the plain columns of `results`.
+
+The results of a batch lie side by side in the index of their ids, and are read once for all that can be summed.
+"""
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, CompoundSelect, Connection, Select, func, select, union_all
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, func, select
 
+from api.identity import bounds_of
 from api.ledger.batches import load_batch
 from api.ledger.records import BatchStats, WorkerShare
-from api.ledger.tables import REQUESTS, RESULTS
+from api.ledger.tables import REQUESTS, RESULTS, STARTED
 from api.schemas import Phases
 
 R = RESULTS.c
@@ -24,6 +30,8 @@ _SUMS = (
     "passes",
 )
 _PHASES = tuple(Phases.model_fields)
+_MAXIMA = ("peak_memory_bytes", "repetition", "longest_repeat")
+_KINDS = (R.worker, R.finish_reason, R.error_code, R.verification)
 # Both sums over the requests that have a first token. A result of an older worker does not tell what its first pass
 # brought: at least one token.
 _DECODED = R.ttft_ms.is_not(None) & (R.completion_tokens >= 1)
@@ -34,8 +42,9 @@ _DECODE_MS = func.sum(R.wall_ms - R.ttft_ms).filter(_DECODED)
 def batch_stats(connection: Connection, batch_id: str) -> BatchStats:
     """Raises NotFoundError."""
     counts = load_batch(connection, batch_id).counts
-    totals = connection.execute(_of(batch_id, *_totals())).one()._mapping
-    percentiles = _ttft_percentiles(connection, batch_id, (0.50, 0.95))
+    groups = connection.execute(_of(batch_id, *_KINDS, *_totals()).group_by(*_KINDS)).mappings().all()
+    totals = _folded(groups)
+    percentiles = [_ttft_percentile(connection, batch_id, share, totals["ttft_count"] or 0) for share in (0.50, 0.95)]
     return BatchStats(
         counts=counts,
         **{name: totals[name] or 0 for name in _SUMS},
@@ -44,24 +53,27 @@ def batch_stats(connection: Connection, batch_id: str) -> BatchStats:
         decode_tps=_ratio(totals["after_first"], totals["decode_ms"], 1000),
         e2e_tps=_ratio(totals["tokens_of_walls"], totals["wall_ms"], 1000),
         wall_seconds=_wall_seconds(connection, batch_id),
-        ttft_mean_ms=totals["ttft_ms"],
+        ttft_mean_ms=_ratio(totals["ttft_ms"], totals["ttft_count"]),
         ttft_p50_ms=percentiles[0],
         ttft_p95_ms=percentiles[1],
         phases_ms={phase: totals[f"{phase}_ms"] or 0.0 for phase in _PHASES},
         peak_memory_bytes=totals["peak_memory_bytes"] or 0,
         repetition=totals["repetition"] or 0.0,
         longest_repeat=totals["longest_repeat"] or 0,
-        acceptance_collapses=totals["acceptance_collapses"],
-        finish_reasons=_texts_by_finish_reason(connection, batch_id),
-        failures=_counted(connection, _of(batch_id, R.error_code)),
-        verification=_counted(connection, _of(batch_id, R.verification)),
+        acceptance_collapses=totals["acceptance_collapses"] or 0,
+        finish_reasons=_most_frequent(
+            _counted(groups, "finish_reason") + _further_finish_reasons(connection, batch_id)
+        ),
+        failures=_most_frequent(_counted(groups, "error_code")),
+        verification=_most_frequent(_counted(groups, "verification")),
         notes=_requests_by_note(connection, batch_id),
-        workers=_workers(connection, batch_id),
+        workers=_workers(groups),
     )
 
 
 def _totals() -> list[ColumnElement[Any]]:
     return [
+        func.count().label("requests"),
         *(func.sum(R[name]).label(name) for name in _SUMS),
         *(func.sum(R[f"{phase}_ms"]).label(f"{phase}_ms") for phase in _PHASES),
         func.sum(R.completion_tokens).filter(R.passes > 0).label("tokens_of_passes"),
@@ -69,7 +81,8 @@ def _totals() -> list[ColumnElement[Any]]:
         func.sum(R.wall_ms).label("wall_ms"),
         _TOKENS_AFTER_FIRST.label("after_first"),
         _DECODE_MS.label("decode_ms"),
-        func.avg(R.ttft_ms).label("ttft_ms"),
+        func.sum(R.ttft_ms).label("ttft_ms"),
+        func.count(R.ttft_ms).label("ttft_count"),
         func.max(R.peak_memory_bytes).label("peak_memory_bytes"),
         func.max(R.repetition).label("repetition"),
         func.max(R.longest_repeat).label("longest_repeat"),
@@ -78,8 +91,18 @@ def _totals() -> list[ColumnElement[Any]]:
 
 
 def _of(batch_id: str, *columns: Any) -> Select[Any]:
-    joined = RESULTS.join(REQUESTS, REQUESTS.c.id == R.request_id)
-    return select(*columns).select_from(joined).where(REQUESTS.c.batch_id == batch_id)
+    first, end = bounds_of(batch_id)
+    return select(*columns).where(and_(R.request_id >= first, R.request_id < end))
+
+
+def _folded(groups: Sequence[RowMapping]) -> dict[str, Any]:
+    """Each total over all groups; None where no group has one."""
+    totals: dict[str, Any] = dict.fromkeys(column.name for column in _totals())
+    for name in totals:
+        values = [group[name] for group in groups if group[name] is not None]
+        if values:
+            totals[name] = max(values) if name in _MAXIMA else sum(values)
+    return totals
 
 
 def _ratio(numerator: float | None, denominator: float | None, scale: float = 1) -> float | None:
@@ -88,45 +111,54 @@ def _ratio(numerator: float | None, denominator: float | None, scale: float = 1)
 
 def _wall_seconds(connection: Connection, batch_id: str) -> float | None:
     """Of the requests that a worker had: a line refused at submission has finished before anything started."""
-    ran = (REQUESTS.c.batch_id == batch_id) & REQUESTS.c.started_at.is_not(None)
+    ran = (REQUESTS.c.batch_id == batch_id) & STARTED
     query = select(func.min(REQUESTS.c.started_at), func.max(REQUESTS.c.finished_at)).where(ran)
     first, last = connection.execute(query).one()
     # Two workers' clocks can disagree by more than a short batch lasts.
     return None if last is None else max(0.0, last - first)
 
 
-def _ttft_percentiles(connection: Connection, batch_id: str, shares: tuple[float, ...]) -> list[float | None]:
+def _ttft_percentile(connection: Connection, batch_id: str, share: float, count: int) -> float | None:
     """By nearest rank: the smallest value that at least the share of all values does not exceed."""
-    count = connection.execute(_of(batch_id, func.count(R.ttft_ms))).scalar_one()
-    ordered = _of(batch_id, R.ttft_ms).where(R.ttft_ms.is_not(None)).order_by(R.ttft_ms).limit(1)
-    ranks = [max(0, math.ceil(share * count) - 1) for share in shares]
-    return [connection.execute(ordered.offset(rank)).scalar() for rank in ranks]
+    rank = max(0, math.ceil(share * count) - 1)
+    # SQLite sorts no more than it has to skip, so from the nearer end.
+    backwards = rank > count // 2
+    order = R.ttft_ms.desc() if backwards else R.ttft_ms
+    query = _of(batch_id, R.ttft_ms).where(R.ttft_ms.is_not(None)).order_by(order)
+    return connection.execute(query.offset(count - 1 - rank if backwards else rank).limit(1)).scalar()
 
 
-def _texts_by_finish_reason(connection: Connection, batch_id: str) -> dict[str, int]:
+def _counted(groups: Sequence[RowMapping], kind: str) -> Counter[str]:
+    """Requests by one of the kinds; those that have none are left out."""
+    counts: Counter[str] = Counter()
+    for group in groups:
+        if group[kind] is not None:
+            counts[group[kind]] += group["requests"]
+    return counts
+
+
+def _most_frequent(counts: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _further_finish_reasons(connection: Connection, batch_id: str) -> Counter[str]:
     further = func.json_each(R.further_choices).table_valued("value", joins_implicitly=True)
     reason = func.json_extract(further.c.value, "$.finish_reason")
-    return _counted(connection, union_all(_of(batch_id, R.finish_reason), _of(batch_id, reason)))
+    query = _of(batch_id, reason, func.count()).where(R.further_choices.is_not(None), reason.is_not(None))
+    return Counter({name: int(times) for name, times in connection.execute(query.group_by(reason))})
 
 
 def _requests_by_note(connection: Connection, batch_id: str) -> dict[str, int]:
     note = func.json_each(R.notes).table_valued("value", joins_implicitly=True).c.value
-    return _counted(connection, _of(batch_id, note), limit=NOTES)
+    times = func.count()
+    query = _of(batch_id, note, times).where(R.notes != []).group_by(note).order_by(times.desc(), note).limit(NOTES)
+    return {name: int(count) for name, count in connection.execute(query)}
 
 
-def _counted(
-    connection: Connection, values: Select[Any] | CompoundSelect[Any], limit: int | None = None
-) -> dict[str, int]:
-    """How often each value of a query's one column comes, the most frequent first; NULLs are left out."""
-    (value,), count = values.subquery().c, func.count().label("times")
-    query = select(value, count).where(value.is_not(None)).group_by(value).order_by(count.desc(), value).limit(limit)
-    return {name: int(times) for name, times in connection.execute(query)}
-
-
-def _workers(connection: Connection, batch_id: str) -> list[WorkerShare]:
-    columns = (R.worker, func.count(), func.sum(R.completion_tokens), _TOKENS_AFTER_FIRST, _DECODE_MS)
-    query = _of(batch_id, *columns).where(R.worker.is_not(None)).group_by(R.worker).order_by(R.worker)
-    return [
-        WorkerShare(worker, requests, tokens or 0, _ratio(after_first, decode_ms, 1000))
-        for worker, requests, tokens, after_first, decode_ms in connection.execute(query)
-    ]
+def _workers(groups: Sequence[RowMapping]) -> list[WorkerShare]:
+    shares = []
+    for worker in sorted({group["worker"] for group in groups if group["worker"] is not None}):
+        own = _folded([group for group in groups if group["worker"] == worker])
+        rate = _ratio(own["after_first"], own["decode_ms"], 1000)
+        shares.append(WorkerShare(worker, own["requests"], own["completion_tokens"] or 0, rate))
+    return shares

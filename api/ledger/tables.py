@@ -11,7 +11,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from api.ledger.columns import JsonText, SafeText
 from api.states import OPEN_REQUEST_STATES, BatchState, RequestState
 
-REVISION = "0003"
+REVISION = "0004"
 """The migration that these tables correspond to."""
 
 
@@ -19,8 +19,10 @@ def _one_of(column: str, values: type[RequestState] | type[BatchState]) -> str:
     return f"{column} IN ({', '.join(repr(value.value) for value in values)})"
 
 
-# Literals, not parameters: SQLite uses the partial index below only where the query repeats its condition.
+# Literals, not parameters: SQLite uses a partial index below only where the query repeats its condition.
 OPEN = text(f"requests.state IN ({', '.join(sorted(repr(state.value) for state in OPEN_REQUEST_STATES))})")
+STARTED = text("requests.started_at IS NOT NULL")
+_STARTED_OF_INDEX = text(STARTED.text.replace("requests.", ""))
 _OPEN_OF_INDEX = text(OPEN.text.replace("requests.", ""))
 
 
@@ -65,6 +67,7 @@ class RequestRow(Base):
         Index("ix_requests_open", "batch_id", "idx", sqlite_where=_OPEN_OF_INDEX),
         Index("ix_requests_batch_id_state", "batch_id", "state"),
         Index("ix_requests_custom_id", "custom_id"),
+        Index("ix_requests_span", "batch_id", "started_at", "finished_at", sqlite_where=_STARTED_OF_INDEX),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
