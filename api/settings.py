@@ -20,6 +20,7 @@ from api.acceptance import AcceptanceRule
 from api.dataset.sentences import reason_of
 from api.errors import InputError
 from api.schemas import NamedProfile, Profile
+from api.url_file import read_url_file
 
 CONFIG_PATH_VARIABLE = "CIDERMILL_CONFIG"
 
@@ -50,6 +51,11 @@ class Settings(BaseSettings):
 
     redis_url: SecretStr | None = Field(
         None, description="Redis of the fleet (redis://, rediss:// or unix://); unset: a private server on this machine"
+    )
+    redis_url_file: Path | None = Field(
+        None,
+        description="file of mode 0600 with that URL, used where redis_url is unset; ssl_ca_certs in it counts from "
+        "the file's folder",
     )
     data_dir: Path = Field(default_factory=default_data_dir, description="ledger, converted models, private server")
     model: str = Field("smollm2", description="model of new batches and of workers: NAME[@DTYPE]")
@@ -115,6 +121,13 @@ class Settings(BaseSettings):
                 f"{self.lease_seconds:g}; lower the one or raise the other"
             )
         return self
+
+    @property
+    def effective_redis_url(self) -> SecretStr | None:
+        """redis_url, else what redis_url_file holds. Raises InputError for a file that cannot be used."""
+        if self.redis_url is None and self.redis_url_file is not None:
+            return read_url_file(self.redis_url_file.expanduser())
+        return self.redis_url
 
     @property
     def ledger_path(self) -> Path:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from api.errors import CidermillError, ExitCode
-from cli.commands import batches, fleet, machine, running, tuning
+from cli.commands import batches, fleet, machine, running, server, tuning
 from cli.interrupt import Interrupted, raise_on_signals
 
 EXIT_CODES = """Exit codes: 0 done; 1 input refused; 2 wrong usage; 3 some requests failed; 4 no Redis;
@@ -45,7 +45,7 @@ def cidermill(
     pass
 
 
-for module in (running, batches, fleet, machine, tuning):
+for module in (running, batches, fleet, server, machine, tuning):
     module.register(app)
 
 

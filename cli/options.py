@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from api.errors import QueueError
+from api.errors import InputError, QueueError
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -24,7 +24,8 @@ RedisUrl = Annotated[
     typer.Option(
         "--redis",
         metavar="URL",
-        help="Redis of the fleet (redis://, rediss://, unix://). A password belongs in CIDERMILL_REDIS_URL.",
+        help="Redis of the fleet (redis://, rediss://, unix://), without a password: that belongs in "
+        "CIDERMILL_REDIS_URL, or in a file that CIDERMILL_REDIS_URL_FILE names.",
         show_default=False,
     ),
 ]
@@ -66,12 +67,26 @@ def canonical_model(name: str) -> str:
     return str(ModelSpec.parse(name))
 
 
+def _refuse_password(url: str | None) -> None:
+    """Raises InputError for a URL on the command line that holds a password."""
+    if url is None:
+        return
+    from api.queue.connection import redacted
+
+    if redacted(url) != url:
+        raise InputError(
+            "the password in --redis can be read in every process list; put the URL in CIDERMILL_REDIS_URL, "
+            "or in a file of mode 0600 that CIDERMILL_REDIS_URL_FILE names"
+        )
+
+
 class Workspace:
     """The settings of a command, and what they lead to, opened when first asked for."""
 
     def __init__(self, *, data_dir: Path | None = None, redis: str | None = None, **flags: Any) -> None:
         from api.settings import load_settings
 
+        _refuse_password(redis)
         self.flags = {"data_dir": data_dir, "redis_url": redis, **flags}
         self.settings: Settings = load_settings(**self.flags)
         self.settings.model = canonical_model(self.settings.model)
@@ -87,7 +102,7 @@ class Workspace:
 
     @property
     def redis_url(self) -> str | None:
-        secret = self.settings.redis_url
+        secret = self.settings.effective_redis_url
         return secret.get_secret_value() if secret else None
 
     def connect(self) -> Redis:
@@ -97,7 +112,7 @@ class Workspace:
         url = self.redis_url
         if url is None:
             raise QueueError(
-                "no Redis is configured; give --redis URL or set CIDERMILL_REDIS_URL, "
+                "no Redis is configured; give --redis URL or set CIDERMILL_REDIS_URL or CIDERMILL_REDIS_URL_FILE, "
                 "or use `cidermill run` for a single machine"
             )
         return connect(url)

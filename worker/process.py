@@ -45,9 +45,10 @@ def serve(
     SIGTERM. patience_seconds: how long one command to Redis is tried again through an outage.
     Raises QueueError (no Redis, or the loop ended unasked) and whatever the factory raises.
     """
-    if settings.redis_url is None:
+    secret = settings.effective_redis_url
+    if secret is None:
         raise QueueError("a worker needs the URL of a Redis; give --redis or set CIDERMILL_REDIS_URL")
-    url = settings.redis_url.get_secret_value()
+    url = secret.get_secret_value()
     shutdown = _listen(grace_seconds, stop_with_parent)
     connection = connect(url, patience_seconds=patience_seconds)
     worker = name or unique_name()

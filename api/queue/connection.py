@@ -46,8 +46,13 @@ def connect(url: str, *, patience_seconds: float = 10) -> Redis:
     except exceptions.AuthenticationError as error:
         raise QueueError(f"Redis at {redacted(url)} refuses the user or the password in the URL") from error
     except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
+        if "certificate verify failed" in str(error):
+            raise QueueError(
+                f"Redis at {redacted(url)} shows a certificate that is not trusted; give the authority's certificate "
+                "(ssl_ca_certs=FILE in the URL), and the name or address that the certificate is for"
+            ) from error
         raise QueueError(f"Redis at {redacted(url)} does not answer; is it running, and is the URL right?") from error
-    except (exceptions.RedisError, ValueError, TypeError) as error:
+    except (exceptions.RedisError, OSError, ValueError, TypeError) as error:
         raise QueueError(f"Redis at {redacted(url)} cannot be used: {type(error).__name__}") from error
     if version < OLDEST_SERVER:
         found, needed = (".".join(map(str, number)) for number in (version, OLDEST_SERVER))

@@ -1,15 +1,21 @@
 """Which workers are alive: each announces itself under a key that expires when it falls silent."""
 
+import logging
 from collections.abc import Sequence
 from typing import Any, cast
 
 from pydantic import ValidationError
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from api.schemas import WorkerInfo
 
+logger = logging.getLogger("cidermill.queue")
+
 WORKERS_KEY = "cidermill:workers"
 """A set of names, so that nobody has to scan all keys of a queue of a million requests."""
+MOST_BYTES = 64 * 1024
+"""Of what one worker tells about itself."""
 
 
 def _key(name: str) -> str:
@@ -34,19 +40,31 @@ def withdraw(connection: Redis, name: str) -> None:
 
 def live_workers(connection: Redis) -> list[WorkerInfo]:
     """The workers that are alive, by name. An entry that cannot be read is left out."""
-    members = cast(set[bytes], connection.smembers(WORKERS_KEY))
-    names = sorted(member.decode("utf-8", "replace") for member in members)
-    if not names:
+    try:
+        names = sorted(cast(set[bytes], connection.smembers(WORKERS_KEY)))
+    except ResponseError:
+        logger.error("key %s is no list of workers; somebody else wrote it: delete it", WORKERS_KEY)
         return []
-    values = cast(Sequence[Any], connection.mget([_key(name) for name in names]))
-    silent = [name for name, value in zip(names, values, strict=True) if value is None]
+    with connection.pipeline(transaction=False) as pipeline:
+        for name in names:
+            pipeline.getrange(b"cidermill:worker:" + name, 0, MOST_BYTES)
+        values = cast(Sequence[Any], pipeline.execute(raise_on_error=False))
+    silent = [name for name, value in zip(names, values, strict=True) if value == b""]
     if silent:
         connection.srem(WORKERS_KEY, *silent)
-    return [info for value in values if value is not None and (info := _parse(value))]
+    told = [_parse(name, value) for name, value in zip(names, values, strict=True) if value != b""]
+    found = [info for info in told if info is not None]
+    if len(found) < len(told):
+        logger.warning("%d entries of live workers are damaged or forged; left out", len(told) - len(found))
+    return found
 
 
-def _parse(value: bytes) -> WorkerInfo | None:
+def _parse(name: bytes, value: bytes | Exception) -> WorkerInfo | None:
+    """None for what is no description of that worker, or too long for one."""
+    if isinstance(value, Exception) or len(value) > MOST_BYTES:
+        return None
     try:
-        return WorkerInfo.model_validate_json(value)
+        info = WorkerInfo.model_validate_json(value)
     except ValidationError:
         return None
+    return info if info.name.encode("utf-8", "replace") == name else None

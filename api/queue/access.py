@@ -1,0 +1,209 @@
+"""What each role of a fleet may do in Redis, as samples of what it sends; the ACL users are made from them.
+
+A producer submits, looks and cancels. A worker takes requests and publishes results. A coordinator records, keeps
+house, and does what a producer does. None may see other keys, change the server, or empty it.
+
+Grammar and commands are those of Redis 6.2: newer subcommands would keep an older server from starting.
+"""
+
+from dataclasses import dataclass
+
+_CONNECTION = "PING\nINFO server\nACL WHOAMI\nTIME"
+
+_PRODUCER = f"""{_CONNECTION}
+HMGET rq:job:x status
+HEXISTS cidermill:quarantine x
+HSET rq:job:x status queued
+SADD rq:queues x
+SADD cidermill:leaving:x y
+SMEMBERS rq:queues
+SMEMBERS cidermill:workers
+RPUSH rq:queue:x y
+LLEN rq:queue:x
+LRANGE rq:queue:x 0 0
+SISMEMBER cidermill:leaving:x y
+SET cidermill:cancel:x 1
+DEL rq:job:x rq:results:x rq:executions:x cidermill:attempts:x cidermill:lost:x cidermill:leaving:x rq:queue:x
+HDEL cidermill:quarantine x
+HGETALL cidermill:quarantine
+LRANGE cidermill:lost:x 0 0
+ZRANGE rq:failed:x 0 0
+ZRANGE rq:wip:x 0 0
+ZREM rq:failed:x y
+ZREM rq:wip:x y
+ZSCAN rq:wip:x 0
+DEL rq:execution:x
+XRANGE cidermill:results - + COUNT 1
+GETRANGE cidermill:worker:x 0 0
+SREM cidermill:workers x
+EVAL script 2 rq:queue:x cidermill:leaving:x
+SET cidermill:placed:x 1
+GETEX cidermill:placed:x EX 1
+SET cidermill:topping-up:x y
+GET cidermill:topping-up:x
+DEL cidermill:topping-up:x
+SCRIPT LOAD script
+EVALSHA hash 1 cidermill:topping-up:x"""
+
+# Bringing back what dead workers held; workers and coordinators share it.
+_UPKEEP = """HSTRLEN rq:job:x data
+HMGET rq:job:x status
+HGET rq:job:x status
+HSET rq:job:x status queued
+HSET cidermill:quarantine x y
+HINCRBY rq:job:x number_of_retries 1
+HDEL rq:job:x x
+EXISTS rq:job:x rq:execution:x rq:worker:x
+EXPIRE rq:job:x 1
+EXPIRE cidermill:lost:x 1
+EXPIRE rq:results:x 1
+PERSIST rq:job:x
+SET rq:clean_registries:x 1
+SET rq:queue:x:intermediate:first_seen:x 1
+TTL rq:queue:x:intermediate:first_seen:x
+SET cidermill:ended:x 1
+PTTL cidermill:ended:x
+DEL cidermill:ended:x
+DEL rq:clean_registries:x rq:execution:x rq:queue:x rq:executions:x
+LRANGE rq:queue:x:intermediate 0 0
+LREM rq:queue:x:intermediate 1 x
+LPUSH rq:queue:x y
+RPUSH rq:queue:x y
+RPUSH cidermill:lost:x y
+LTRIM cidermill:lost:x 0 0
+LRANGE cidermill:lost:x 0 0
+SADD rq:queues x
+SMEMBERS rq:workers:x
+SREM rq:workers:x y
+SREM rq:workers x
+ZADD rq:failed:x 1 y
+ZREM rq:wip:x y
+ZRANGE rq:wip:x 0 0
+ZRANGEBYSCORE rq:wip:x 0 1
+ZREMRANGEBYSCORE rq:finished:x 0 1
+ZSCORE rq:wip:x y
+ZSCAN rq:wip:x 0
+XADD rq:results:x * a b
+EVAL script 3 rq:queue:x:intermediate rq:queue:x rq:queue:x:intermediate:first_seen:x"""
+
+_WORKER = f"""{_CONNECTION}
+{_UPKEEP}
+CLIENT INFO
+CLIENT SETNAME x
+LMOVE rq:queue:x rq:queue:x:intermediate LEFT RIGHT
+LLEN rq:queue:x
+SMEMBERS rq:queues
+HSET rq:worker:x state idle
+HINCRBY rq:worker:x successful_job_count 1
+HINCRBYFLOAT rq:worker:x total_working_time 1
+HDEL rq:worker:x current_job
+EXPIRE rq:worker:x 1
+DEL rq:worker:x cidermill:worker:x cidermill:attempts:x cidermill:lost:x
+SADD rq:workers x
+SADD cidermill:workers x
+SREM cidermill:workers x
+SREM rq:worker:x:executions y
+SADD rq:executions:x y
+SET cidermill:worker:x y
+EXISTS cidermill:cancel:x
+HEXISTS cidermill:quarantine x
+SISMEMBER cidermill:leaving:x y
+INCRBY cidermill:attempts:x 1
+DECRBY cidermill:attempts:x 1
+EXPIRE cidermill:attempts:x 1
+ZADD rq:wip:x 1 y
+ZADD rq:finished:x 1 y
+TYPE rq:job:x
+XADD cidermill:results * a b
+SUBSCRIBE rq:pubsub:x
+UNSUBSCRIBE rq:pubsub:x"""
+
+_COORDINATOR = f"""{_PRODUCER}
+{_UPKEEP}
+XGROUP CREATE cidermill:results x 0 MKSTREAM
+XREADGROUP GROUP x y COUNT 1 STREAMS cidermill:results >
+XAUTOCLAIM cidermill:results x y 1 0
+XACK cidermill:results x 1-1
+XDEL cidermill:results 1-1"""
+
+OUTSIDE = (
+    "FLUSHALL",
+    "FLUSHDB",
+    "KEYS *",
+    "SCAN 0",
+    "CONFIG GET maxmemory",
+    "CLIENT LIST",
+    "ACL LIST",
+    "SCRIPT FLUSH",
+    "RENAME rq:queue:x rq:queue:y",
+    "PUBLISH rq:pubsub:x y",
+    "EXISTS other:key",
+    "DEL other:key",
+)
+"""What nobody may send."""
+
+_WITH_SUBCOMMAND = frozenset({"ACL", "CLIENT", "CONFIG", "SCRIPT", "XGROUP"})
+_TRANSACTIONS = ("multi", "exec", "discard", "watch", "unwatch")
+
+
+@dataclass(frozen=True)
+class Role:
+    """keys and channels: patterns. needs: samples of every command that the role sends."""
+
+    name: str
+    keys: tuple[str, ...]
+    channels: tuple[str, ...]
+    needs: tuple[str, ...]
+
+    @property
+    def commands(self) -> frozenset[str]:
+        """As an ACL rule names them, `xgroup|create`; commands of transactions apart."""
+        return frozenset(map(command_of, self.needs))
+
+    def refused(self) -> tuple[str, ...]:
+        """Samples that this role must not be able to send: what nobody may, and what only other roles need."""
+        others = (line for role in ROLES.values() for line in role.needs if command_of(line) not in self.commands)
+        return (*OUTSIDE, *dict.fromkeys(others))
+
+    def acl_line(self, password_sha256: str) -> str:
+        """The line of an ACL file for a user of the role's name. password_sha256: in hex."""
+        rules = [
+            *(f"~{pattern}" for pattern in self.keys),
+            *(f"&{pattern}" for pattern in self.channels),
+            "-@all",
+            *(f"+{name}" for name in (*_TRANSACTIONS, *sorted(self.commands))),
+        ]
+        return f"user {self.name} reset on #{password_sha256} {' '.join(rules)}"
+
+
+NO_DEFAULT_USER = "user default reset off"
+"""The line of an ACL file by which nobody gets in without a name."""
+
+
+def command_of(line: str) -> str:
+    """The command of a sample, as an ACL rule names it."""
+    words = line.lower().split()
+    return "|".join(words[:2]) if words[0].upper() in _WITH_SUBCOMMAND else words[0]
+
+
+def _role(name: str, samples: str, keys: str, channels: str = "") -> Role:
+    return Role(name, tuple(keys.split()), tuple(channels.split()), tuple(dict.fromkeys(samples.splitlines())))
+
+
+_REQUEST_KEYS = "rq:job:* rq:results:* rq:executions:* rq:failed:* cidermill:attempts:* cidermill:lost:*"
+_SHARED_KEYS = f"rq:queues rq:queue:* {_REQUEST_KEYS} cidermill:quarantine cidermill:leaving:* cidermill:cancel:*"
+_FLEET_KEYS = "cidermill:results cidermill:workers cidermill:worker:*"
+_LEASE_KEYS = "rq:wip:* rq:execution:*"
+_WINDOW_KEYS = "cidermill:placed:* cidermill:topping-up:*"
+_UPKEEP_KEYS = (
+    f"{_LEASE_KEYS} cidermill:ended:* rq:finished:* rq:clean_registries:* rq:workers rq:workers:* rq:worker:*"
+)
+
+ROLES = {
+    role.name: role
+    for role in (
+        _role("producer", _PRODUCER, f"{_SHARED_KEYS} {_FLEET_KEYS} {_LEASE_KEYS} {_WINDOW_KEYS}"),
+        _role("worker", _WORKER, f"{_SHARED_KEYS} {_FLEET_KEYS} {_UPKEEP_KEYS}", "rq:pubsub:*"),
+        _role("coordinator", _COORDINATOR, f"{_SHARED_KEYS} {_FLEET_KEYS} {_UPKEEP_KEYS} {_WINDOW_KEYS}"),
+    )
+}
