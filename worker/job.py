@@ -15,7 +15,7 @@ from redis import Redis, exceptions
 from api.errors import CidermillError, StorageError
 from api.queue import attempts
 from api.queue.requests import cancel_key
-from api.queue.results import publish
+from api.queue.results import publish, publish_result
 from api.schemas import GenerationRequest, GenerationResult, JobStats, RequestError, RequestEvent
 from worker.outbox import Outbox
 from worker.run import Run, StopReason
@@ -129,7 +129,7 @@ class GenerationJob:
             self._outbox.store(event)
         except StorageError as error:
             logger.error("%s; it goes to Redis without that", error)
-            publish(self._connection, event)
+            publish_result(self._connection, event)
             return
         while True:
             try:

@@ -6,6 +6,7 @@ wait for its whole timeout; it commits results of jobs that run elsewhere by the
 
 import logging
 import math
+import sys
 from contextlib import suppress
 from typing import Any, cast
 
@@ -39,6 +40,10 @@ WORKER_TTL_SECONDS = 20
 LONGEST_WAIT_SECONDS = 5
 BEATS_TO_SETTLE = 3
 """Heartbeats, beyond a whole lease, that a restarted server gives the owners of leases before anybody ends them."""
+
+
+class NotOurs(Exception):
+    """The request was answered, cancelled or handed on between its way out of the queue and its start."""
 
 
 class NoDeathPenalty(BaseDeathPenalty):
@@ -96,6 +101,7 @@ class GenerationWorker(SimpleWorker):
         self._shutdown_request = shutdown
         self._patience_seconds = patience_seconds
         self._current: Run | None = None
+        self._execution: Execution | None = None
         settling = settings.lease_seconds + BEATS_TO_SETTLE * settings.heartbeat_seconds
         queues = [
             SafeQueue(
@@ -183,7 +189,7 @@ class GenerationWorker(SimpleWorker):
         """Run a request under a lease that the pulse renews."""
         assert isinstance(job, GenerationRqJob)
         try:
-            execution = self.prepare_execution(job)
+            execution = self._execution = self.prepare_execution(job)
             run = Run(job.id, cast(int, job.timeout), self._shutdown_request.hand_back_due)
             job.job, job.run, self._current = self._job, run, run
             self._pulse.watch(run, lambda pulse: self._renew(pulse, job, execution))
@@ -200,8 +206,24 @@ class GenerationWorker(SimpleWorker):
             self._await_redis()
 
     def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = False) -> None:
-        """RQ takes the id out of the intermediate list only when a worker has one queue."""
-        super().prepare_job_execution(job, True)
+        """Start under the lease, in one step. RQ writes without a look, and brings back what was taken away.
+
+        Raises NotOurs.
+        """
+        assert self._execution is not None
+
+        def ready(status: bytes | None, worker: bytes | None) -> bool:
+            ours = status == JobStatus.STARTED.encode() and worker == self.name.encode()  # the answer was lost
+            return ours or status == JobStatus.QUEUED.encode()
+
+        def start(pipeline: Any) -> None:
+            self.heartbeat(self._lease_seconds, pipeline=pipeline)
+            job.prepare_for_execution(self.name, pipeline=pipeline)
+            pipeline.persist(job.key)
+            pipeline.lrem(Queue(job.origin, connection=self.connection).intermediate_queue_key, 1, job.id)
+
+        if not cast(LeaseRegistry, job.started_job_registry).while_held(self._execution, ready, start):
+            raise NotOurs
 
     def _renew(self, connection: Redis, job: Job, execution: Execution) -> bool:
         """On the pulse's thread. RQ's maintain_heartbeats would bring back what was taken away."""
@@ -247,11 +269,19 @@ class GenerationWorker(SimpleWorker):
         exc_string: str = "",
         execution: Execution | None = None,
     ) -> None:
-        if execution is None or self._holds(job, execution):
+        if execution is None:
+            return
+        error = sys.exc_info()[1]
+        if isinstance(error, NotOurs):
+            self._let_go(job, execution)
+        elif self._holds(job, execution):
             super().handle_job_failure(job, queue, started_job_registry, exc_string, execution)
 
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
         """RQ logs the arguments and the message, which is to say the prompt."""
+        if exc_info[0] is NotOurs:
+            logger.info("request %s is not to be run here any more", job.id)
+            return
         logger.error("request %s could not be run: %s", job.id, getattr(exc_info[0], "__name__", "unknown"))
 
     def _holds(self, job: Job, execution: Execution) -> bool:
@@ -268,11 +298,23 @@ class GenerationWorker(SimpleWorker):
 
     def _hand_back(self, job: Job, queue: Queue, execution: Execution, run: Run) -> None:
         """Put the request at the head of its queue; this attempt does not count."""
-        with self.connection.pipeline() as pipeline:
+
+        def write(pipeline: Any) -> None:
             job.set_status(JobStatus.QUEUED, pipeline=pipeline)
             queue.push_job_id(job.id, pipeline=pipeline, at_front=True)
             attempts.take_back(pipeline, job.id)
             publish(pipeline, self._job.handed_back(run))
+            execution.delete(job=job, pipeline=pipeline)
+
+        registry = cast(LeaseRegistry, job.started_job_registry)
+        if registry.while_held(execution, lambda status, _: status == JobStatus.STARTED.encode(), write):
+            logger.info("request %s handed back", job.id)
+        else:  # answered by one that had lost it, or taken away
+            self._let_go(job, execution)
+        self.executions.pop(execution.id, None)
+
+    def _let_go(self, job: Job, execution: Execution) -> None:
+        """Give up the lease and leave the request's books as they are."""
+        with self.connection.pipeline() as pipeline:
             self.cleanup_execution(job, pipeline=pipeline, execution=execution)
             pipeline.execute()
-        logger.info("request %s handed back", job.id)

@@ -62,6 +62,29 @@ def look_up(connection: Redis, request_ids: Iterable[str]) -> Iterator[tuple[str
             yield request_id, Entry(status, queue, bool(damaged))
 
 
+def running(connection: Redis, entries: dict[str, Entry]) -> set[str]:
+    """Of these entries, the started ones that somebody holds a lease of.
+
+    A worker starts under a lease and ends both in one step; what is started without one was left by a server that lost
+    its data. A request that was handed on between the two looks is looked at once more.
+    """
+    started = {request_id: entry for request_id, entry in entries.items() if entry.status == JobStatus.STARTED}
+    held = {
+        request_id for queue in {entry.queue for entry in started.values()} for request_id in _held(connection, queue)
+    }
+    doubtful = dict(look_up(connection, started.keys() - held))
+    again = {request_id for request_id, entry in doubtful.items() if entry != started[request_id]}
+    return (started.keys() & held) | again
+
+
+def _held(connection: Redis, queue: str | None) -> set[str]:
+    if queue is None:
+        return set()
+    key = SafeQueue(queue, connection).started_job_registry.key
+    members = cast(list[bytes], connection.zrange(key, 0, -1))
+    return {member.decode("utf-8", "replace").partition(":")[0] for member in members}
+
+
 def remove_from_lists(connection: Redis, request_ids: Iterable[str]) -> list[str]:
     """Take queued requests out of their queues, each queue in one step; returns those that were queued."""
     by_queue: dict[str, list[str]] = defaultdict(list)
@@ -82,7 +105,7 @@ def remove_from_lists(connection: Redis, request_ids: Iterable[str]) -> list[str
 def end_leases(connection: Redis, request_ids: Iterable[str]) -> None:
     """Take the requests away from whoever runs them."""
     for request_id, entry in look_up(connection, request_ids):
-        if entry.status == JobStatus.STARTED and entry.queue:
+        if entry.status in (JobStatus.STARTED, JobStatus.FINISHED) and entry.queue:
             key = SafeQueue(entry.queue, connection).started_job_registry.key
             leases = cast(Iterator[tuple[bytes, float]], connection.zscan_iter(key, f"{request_id}:*"))
             for member in [member for member, _ in leases]:

@@ -5,11 +5,11 @@ All times are the Redis server's: Macs whose clocks differ agree on when a lease
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from redis import Redis
-from redis.exceptions import WatchError
+from redis.exceptions import ResponseError, WatchError
 from rq.exceptions import NoSuchJobError
 from rq.executions import Execution
 from rq.job import Job, JobStatus
@@ -25,13 +25,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("cidermill.queue")
 
+ENDED_SEEN_MS = 600_000
+
 RENEW = """
 if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 0 end
 local now = redis.call('TIME')
 redis.call('ZADD', KEYS[1], now[1] + ARGV[2], ARGV[1])
 redis.call('EXPIRE', KEYS[2], ARGV[2])
+redis.call('DEL', KEYS[3])
 return 1
 """
+
+
+def ended_key(member: str) -> str:
+    """Exists from the moment at which a lease is seen to have ended, until it is renewed or taken away."""
+    return f"cidermill:ended:{member}"
 
 
 def server_time(connection: Redis) -> float:
@@ -55,27 +63,69 @@ class LeaseRegistry(StartedJobRegistry):
         """Whether the lease still belongs to this execution."""
         return self.connection.zscore(self.key, execution.composite_key) is not None
 
+    def while_held(
+        self,
+        execution: Execution,
+        expected: Callable[[bytes | None, bytes | None], bool],
+        write: Callable[["Pipeline"], None],
+    ) -> bool:
+        """Commit what `write` adds to a transaction, unless the lease was taken away or the job has moved on.
+
+        expected: whether the job's status and worker name are those to start from. Returns whether it was committed.
+        """
+        key = Job.key_for(execution.job_id)
+
+        def commit(pipeline: "Pipeline") -> bool:
+            held = pipeline.zscore(self.key, execution.composite_key) is not None
+            status, worker = cast(list[bytes | None], pipeline.hmget(key, ["status", "worker_name"]))
+            pipeline.multi()
+            if not (held and expected(status, worker)):
+                return False
+            write(pipeline)
+            return True
+
+        committed = self.connection.transaction(cast(Any, commit), self.key, key, value_from_callable=True)
+        return cast(bool, committed)
+
     def renew(self, connection: Redis, execution: Execution, ttl: int) -> bool:
         """Extend the lease to `ttl` seconds from now, over `connection`. False: it was taken away meanwhile."""
-        renewed = connection.eval(RENEW, 2, self.key, execution.key, execution.composite_key, str(ttl))
+        keys = (self.key, execution.key, ended_key(execution.composite_key))
+        renewed = connection.eval(RENEW, 3, *keys, execution.composite_key, str(ttl))
         return bool(renewed)
 
-    def reap(self, queue: "Queue") -> None:
+    def reap(self, queue: "Queue", confirm_seconds: float = 0.0) -> None:
         """Put requests whose lease has ended back at the head of `queue`, or to the failed ones.
 
         A request with attempts left is queued again; one that has lost its last worker fails, and
-        RequestQueue.set_aside reports it.
+        RequestQueue.set_aside reports it. confirm_seconds: how long a lease must have been seen as ended. When the
+        server itself hung, all leases end at once, and their owners renew them in its first moments.
         """
         for member, job_id in self._ended():
+            if not self._confirmed(member, confirm_seconds):
+                continue
             try:
                 self._reap_one(member, job_id, queue)
             except WatchError:
                 logger.debug("request %s moved while its lease was looked at", job_id)
+            except ResponseError as error:
+                if "WRONGTYPE" not in str(error):
+                    raise
+                logger.error("a key of request %s is damaged or forged: its lease ends, and no more than that", job_id)
 
     def _ended(self) -> Iterator[tuple[bytes, str]]:
         now = server_time(self.connection)
         for member in cast(list[bytes], self.connection.zrangebyscore(self.key, 0, now)):
             yield member, member.decode("utf-8", "replace").partition(":")[0]
+
+    def _confirmed(self, member: bytes, confirm_seconds: float) -> bool:
+        """Whether the lease was seen as ended so long ago already, by the server's clock; if never, note it now."""
+        if confirm_seconds <= 0:
+            return True
+        key = ended_key(member.decode("utf-8", "replace"))
+        if self.connection.set(key, 1, nx=True, px=ENDED_SEEN_MS):
+            return False
+        left = self.connection.pttl(key)
+        return 0 <= left <= ENDED_SEEN_MS - 1000 * confirm_seconds
 
     def _reap_one(self, member: bytes, job_id: str, queue: "Queue") -> None:
         """One transaction that fails when the owner renews the lease or ends the job in between."""
@@ -85,10 +135,17 @@ class LeaseRegistry(StartedJobRegistry):
             if ends is None or ends > server_time(self.connection):
                 return
             job = self._started_job(job_id)
+            on_its_way = job is None and pipeline.hget(Job.key_for(job_id), "status") == JobStatus.QUEUED.encode()
             pipeline.multi()
             if job is not None:
                 self._move_on(job, queue, pipeline)
+            elif on_its_way:
+                # Its worker died between the lease and the start: no attempt is used up. A second list entry does no
+                # harm, the request is taken once.
+                pipeline.lrem(queue.intermediate_queue_key, 1, job_id)
+                pipeline.lpush(queue.key, job_id)
             pipeline.zrem(self.key, member)
+            pipeline.delete(ended_key(member.decode("utf-8", "replace")))
             pipeline.delete(b"rq:execution:" + member)
             pipeline.execute()
             if job is not None:

@@ -93,10 +93,11 @@ class RequestQueue:
         return added
 
     def live(self, request_ids: Sequence[str]) -> set[str]:
-        """Those that Redis holds as queued or started."""
-        found = entries.look_up(self._connection, request_ids)
-        running = (JobStatus.QUEUED, JobStatus.STARTED)
-        return {request_id for request_id, entry in found if entry.status in running and not entry.damaged}
+        """Those that Redis holds as queued, or as started under a lease."""
+        looked = dict(entries.look_up(self._connection, request_ids))
+        found = {request_id: entry for request_id, entry in looked.items() if not entry.damaged}
+        queued = {request_id for request_id, entry in found.items() if entry.status == JobStatus.QUEUED}
+        return queued | entries.running(self._connection, found)
 
     def answered(self) -> set[str]:
         """Those whose result waits on the results stream to be recorded: no longer live, and not to be run again."""

@@ -6,19 +6,25 @@ belongs to another one is passed over, and stays for that one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 from redis import Redis
 from redis.exceptions import ResponseError
+from rq.job import Job, JobStatus
 
 from api.schemas import RequestEvent
+
+if TYPE_CHECKING:
+    from redis.client import Pipeline
 
 RESULTS_STREAM = "cidermill:results"
 GROUP = "recorder"
 FIELD = "event"
 DEAD_CONSUMER_IDLE_MS = 60_000
 SCANNED = 1000
+ANSWERED_SECONDS = 60
+"""How long the queue entry of an answered request stays, for those that still hold it in a list or under a lease."""
 
 Entry = tuple[str, RequestEvent | None]
 
@@ -26,6 +32,25 @@ Entry = tuple[str, RequestEvent | None]
 def publish(connection: Redis, event: RequestEvent) -> None:
     """Append an event; given a pipeline, the event is part of its transaction."""
     connection.xadd(RESULTS_STREAM, {FIELD: event.model_dump_json(exclude_defaults=True)})
+
+
+def publish_result(connection: Redis, event: RequestEvent) -> None:
+    """Append a result and, in the same step, end its queue entry, whoever holds that by now.
+
+    A worker that dies before it has booked the request, or wakes up when it was handed on, so leaves nothing that
+    anybody would run again. Published twice, when the server's answer is lost on the way, it is recorded once.
+    """
+    key = Job.key_for(event.request_id)
+
+    def write(pipeline: "Pipeline") -> None:
+        entered = cast(Any, pipeline.type(key)) == b"hash"
+        pipeline.multi()
+        publish(pipeline, event)
+        if entered:
+            pipeline.hset(key, "status", JobStatus.FINISHED.value)
+            pipeline.expire(key, ANSWERED_SECONDS)
+
+    connection.transaction(write, key)
 
 
 def answered(connection: Redis) -> set[str]:

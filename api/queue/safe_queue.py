@@ -35,6 +35,9 @@ CLEANING_SECONDS = 30
 SETTLING_SECONDS = 60.0
 """Uptime of the server below which nobody's lease is ended: after an outage the owners get time to renew."""
 
+CONFIRMED_PART = 20
+"""A lease has ended when it is still so after this part of the settling time: 3 s of 60."""
+
 GIVE_BACK = """
 if redis.call('LREM', KEYS[1], 1, ARGV[1]) == 1 then redis.call('LPUSH', KEYS[2], ARGV[1]) end
 redis.call('DEL', KEYS[3])
@@ -103,7 +106,7 @@ class SafeQueue(Queue):
         if not self.acquire_maintenance_lock():
             return
         try:
-            self.started_job_registry.reap(self)
+            self.started_job_registry.reap(self, self._settling_seconds / CONFIRMED_PART)
             self.intermediate_queue.cleanup(None, self)
             self.failed_job_registry.cleanup()
             self.finished_job_registry.cleanup()

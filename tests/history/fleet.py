@@ -33,7 +33,7 @@ class Sizes:
     heartbeat: float = 0.5
     housekeeping: float = 1.0
     settling: float = 3.5
-    seconds_per_token: float = 0.02
+    seconds_per_token: float = 0.01
 
 
 class Process:

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -30,7 +31,9 @@ LONG = Sizes(lease=45.0, heartbeat=5.0, housekeeping=5.0, settling=60.0, seconds
 BATCH = 60
 BACKLOG = 180
 LONGEST_HANDOVER_SECONDS = 60.0
-TAKEN_BACK_BY = 0.25
+LOOK_SECONDS = 0.25
+LONGEST = 3
+"""Times the asked duration after which a fleet that is too slow, or does not start at all, has failed."""
 
 
 class Run:
@@ -52,6 +55,8 @@ class Run:
         start, pending = time.monotonic(), list(faults)
         try:
             while time.monotonic() - start < seconds or len(self.producer.accepted) < requests or self._later:
+                if time.monotonic() - start > LONGEST * seconds + drain_seconds:
+                    raise TimeoutError(f"{len(self.producer.accepted)} of {requests} requests; see {self.folder}")
                 now = time.monotonic() - start
                 while pending and pending[0].at <= now and self._strike(pending[0]):
                     pending.pop(0)
@@ -72,7 +77,7 @@ class Run:
         self._later = [(at, action) for at, action in self._later if at > now]
         for action in due:
             action()
-        if not self._server_busy and now - self._looked_at > TAKEN_BACK_BY:
+        if not self._server_busy and now - self._looked_at > LOOK_SECONDS:
             self._looked_at = now
             self._produce(feeding)
         time.sleep(POLL_SECONDS)
@@ -214,6 +219,7 @@ def main() -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"run-{arguments.seed}-", dir=arguments.out))
     begun = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the fleet goes with its runner
     run = Run(folder, sizes, arguments.seed)
     history = run.go(faults, arguments.seconds, arguments.requests, 60 + 4 * sizes.lease)
     shutil.rmtree(runtime, ignore_errors=True)

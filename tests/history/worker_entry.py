@@ -72,7 +72,7 @@ def set_traps(trap: Trap) -> None:
     mark(GenerationWorker, "prepare_execution", "leased", trap, lambda _, worker, job: job.id)
     mark(GenerationWorker, "prepare_job_execution", "started", trap, lambda _, worker, job, *rest: job.id)
     mark(Outbox, "store", "stored", trap, lambda _, outbox, event: event.request_id)
-    mark(worker.outbox, "publish", "published", trap, lambda _, connection, event: event.request_id)
+    mark(worker.outbox, "publish_result", "published", trap, lambda _, connection, event: event.request_id)
     mark(GenerationJob, "perform", "unbooked", trap, lambda _, job, run, *rest: run.request_id)
 
 

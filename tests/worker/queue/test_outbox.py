@@ -18,7 +18,7 @@ def _event(index: int) -> RequestEvent:
 
 
 class Unreachable(FakeStrictRedis):
-    def execute_command(self, *args: object, **options: object) -> object:
+    def transaction(self, *args: object, **options: object) -> object:
         raise exceptions.ConnectionError
 
 
