@@ -7,19 +7,24 @@ DEMO_DIR ?= .cache/demo
 # uv brings its own certificates; the system's are those that the machine's owner trusts.
 export UV_SYSTEM_CERTS ?= 1
 
-.PHONY: demo test soak families lint types format bench lock clean
+.PHONY: demo test soak soak-exactness families lint types format bench lock clean
 
 demo: .venv/ready
 	@mkdir -p $(DEMO_DIR)
 	CIDERMILL_DATA_DIR=$(DEMO_DIR)/data $(BIN)/cidermill run examples/demo.jsonl \
 	  --model smollm2@bfloat16 --max-tokens 48 -o $(DEMO_DIR)/out.jsonl
 
-# Two processes: the tests that wait for others run beside those that compute.
+# Two processes: the tests that wait for others run beside those that compute. Last, a minute of a fleet under faults.
 test: .venv/ready
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m tests.history.run --seconds 60 --requests 1000 --seed 1
+
+# A fleet with the leases that it has by default, under faults; the report is .cache/history/report.{json,txt}.
+soak: .venv/ready
+	$(BIN)/python -m tests.history.run --long --seconds $$((60 * $(or $(MINUTES),30))) $(if $(SEED),--seed $(SEED))
 
 # The property tests of exactness with many more examples, and other ones each time.
-soak: .venv/ready
+soak-exactness: .venv/ready
 	SOAK_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest tests/worker/engine/test_exactness_properties.py
 
 # The table of families and how each is verified.

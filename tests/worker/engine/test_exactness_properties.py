@@ -1,6 +1,6 @@
 """Property: whatever is asked, drafted and reused, the text is that of plain decoding from a cold start.
 
-The examples are the same in every run of the suite; `make soak` tries many more, and other ones each time.
+The examples are the same in every run of the suite; `make soak-exactness` tries many more, and other ones each time.
 """
 
 import os

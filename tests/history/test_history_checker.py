@@ -1,0 +1,132 @@
+"""Each rule finds the violation that is planted for it, and nothing else does; a clean history has none."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.history.checker import Handover, Violation, check, handovers, summary
+from tests.history.history import Accepted, BatchRow, History, Note, Row
+
+B = "batch_A"
+DONE, POISON, LATE, DROPPED = (f"{B}-{index}" for index in range(4))
+
+
+def clean() -> History:
+    """One answered after a hand-over, one that killed two workers, one that ran too long, one cancelled."""
+    lost = "the request was set aside: 2 workers died while running it: w1, w2"
+    return History(
+        accepted={
+            DONE: Accepted(DONE, B, "answer"),
+            POISON: Accepted(POISON, B, "never", deadly=True),
+            LATE: Accepted(LATE, B, "too much", overdue=True),
+            DROPPED: Accepted(DROPPED, B, "unwanted"),
+        },
+        rows={
+            DONE: Row(
+                DONE,
+                "completed",
+                1,
+                "answer",
+                worker="w4",
+                attempt=2,
+                events=(("started", "w3", 1), ("finished", "w4", 2)),
+            ),
+            POISON: Row(POISON, "failed", 1, "", "worker_lost", lost, "w2", None, (("failed", "w2", 2),)),
+            LATE: Row(LATE, "failed", 1, "", "request_timeout", "late", "w4", 1, (("finished", "w4", 1),)),
+            DROPPED: Row(DROPPED, "cancelled", 0, events=(("cancelled", "", 0), ("late", "w4", 1))),
+        },
+        batches={B: BatchRow(B, "completed", 4, {"completed": 1, "failed": 2, "cancelled": 1, "queued": 0})},
+        notes=[
+            Note(1.0, "start", "w1", POISON),
+            Note(1.1, "kill", "w1", POISON, "poison"),
+            Note(3.0, "start", "w2", POISON),
+            Note(3.1, "kill", "w2", POISON, "poison"),
+            Note(4.0, "start", "w3", DONE),
+            Note(4.5, "kill", "w3", DONE, "generating"),
+            Note(7.5, "start", "w4", DONE),
+            Note(7.9, "end", "w4", DONE),
+            Note(8.0, "recorded", "recorder-0", DONE),
+        ],
+    )
+
+
+def row(request_id: str, **changes: object) -> Callable[[History], None]:
+    def plant(history: History) -> None:
+        history.rows[request_id] = replace(history.rows[request_id], **changes)
+
+    return plant
+
+
+def note(*fields: object) -> Callable[[History], None]:
+    return lambda history: history.notes.append(Note(*fields))  # type: ignore[arg-type]
+
+
+def batch(**changes: object) -> Callable[[History], None]:
+    def plant(history: History) -> None:
+        history.batches[B] = replace(history.batches[B], **changes)
+
+    return plant
+
+
+def forget(*kinds: str) -> Callable[[History], None]:
+    def plant(history: History) -> None:
+        history.notes = [one for one in history.notes if one.kind not in kinds]
+
+    return plant
+
+
+PLANTED: dict[str, tuple[Callable[[History], object], set[tuple[str, str]]]] = {
+    "vanished": (lambda history: history.rows.pop(DONE), {("lost", DONE), ("counts", B)}),
+    "still running": (row(DROPPED, state="running"), {("lost", DROPPED), ("counts", B)}),
+    "never accepted": (lambda history: history.accepted.pop(LATE), {("lost", LATE), ("counts", B)}),
+    "two results": (row(DONE, results=2), {("decided_once", DONE)}),
+    "no result": (row(LATE, results=0), {("decided_once", LATE)}),
+    "two decisions": (
+        row(DROPPED, events=(("cancelled", "", 0), ("finished", None, None))),
+        {("decided_once", DROPPED)},
+    ),
+    "a late result took over": (row(DONE, attempt=3), {("decided_once", DONE)}),
+    "counts": (batch(counts={"completed": 2, "failed": 2}), {("counts", B)}),
+    "total": (batch(total=5), {("counts", B)}),
+    "open batch": (batch(state="in_progress"), {("counts", B)}),
+    "ran again": (note(8.1, "start", "w5", DONE), {("ran_again", DONE)}),
+    "another's answer": (row(DONE, text="unwanted"), {("attribution", DONE)}),
+    "never generated": (forget("end"), {("attribution", DONE)}),
+    "set aside for nothing": (forget("kill"), {("cause", POISON)}),
+    "set aside after one": (row(POISON, error_message="1 worker died while running it: w1"), {("cause", POISON)}),
+    "poison answered": (row(POISON, error_code=None), {("cause", POISON)}),
+    "damaged": (row(LATE, error_code="damaged_entry"), {("cause", LATE)}),
+}
+
+
+def test_a_clean_history_breaks_no_rule() -> None:
+    assert check(clean()) == []
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_violation_is_found(name: str) -> None:
+    plant, expected = PLANTED[name]
+    history = clean()
+    plant(history)
+    assert {(violation.rule, violation.request_id) for violation in check(history)} == expected
+    assert all(isinstance(violation, Violation) and violation.says for violation in check(history))
+
+
+def test_hand_over_is_counted_from_the_kill_to_the_start_elsewhere() -> None:
+    history = clean()
+    found = handovers(history)
+    assert [(one.request_id, one.phase, one.shadowed) for one in found] == [
+        (POISON, "poison", False),
+        (DONE, "generating", False),
+    ]
+    assert [round(one.seconds, 6) for one in found] == [1.9, 3.0]
+    assert summary(found)["all"] == {"count": 2, "median_s": 2.45, "max_s": 3.0}
+
+
+def test_hand_over_in_the_shadow_of_an_outage_is_kept_apart() -> None:
+    history = clean()
+    history.notes.append(Note(5.0, "outage", "runner"))
+    assert [one.shadowed for one in handovers(history)] == [False, True]
+    assert summary(handovers(history))["without_outages"] == {"count": 1, "median_s": 1.9, "max_s": 1.9}
+    assert summary([Handover(DONE, "stored", 1.0, True)])["without_outages"] == {"count": 0}
