@@ -10,12 +10,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from redis import Redis
 from redis.exceptions import RedisError
 
 from api.errors import LedgerError, QueueError, StorageError
 from api.ledger.ledger import Ledger
+from api.queue.impostors import remove_impostors
 from api.queue.requests import RequestQueue
 from api.queue.results import GROUP, ResultsReader
 from api.set_aside import give_up
@@ -38,6 +40,7 @@ def reader_of(ledger: Ledger, connection: Redis, consumer: str) -> ResultsReader
     A ledger that moves gets a new group, which starts over with what is on the stream; that does no harm.
     """
     place = f"{socket.gethostname()}:{ledger.path.resolve()}"
+    remove_impostors(connection, [])
     group = f"{GROUP}-{hashlib.sha256(place.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}"
     return ResultsReader(connection, consumer, group)
 
@@ -97,6 +100,9 @@ class Recorder:
                 if time.monotonic() >= next_top_up and not top_up(self._ledger, self._queue):
                     next_top_up = time.monotonic() + TOP_UP_SECONDS
             except PASSING_ERRORS as error:
+                if "WRONGTYPE" in str(error):
+                    with suppress(*PASSING_ERRORS):
+                        self._queue.remove_impostors(self._ledger.open_models())
                 pause = min(LONGEST_PAUSE_SECONDS, 2 * pause or FIRST_PAUSE_SECONDS)
                 logger.error("recording pauses, nothing is lost; next try in %g s: %s", pause, error)
                 stop.wait(pause)

@@ -52,12 +52,12 @@ class Settings(BaseSettings):
     redis_url: SecretStr | None = Field(
         None, description="Redis of the fleet (redis://, rediss:// or unix://); unset: a private server on this machine"
     )
+    data_dir: Path = Field(default_factory=default_data_dir, description="ledger, converted models, private server")
     redis_url_file: Path | None = Field(
         None,
         description="file of mode 0600 with that URL, used where redis_url is unset; ssl_ca_certs in it counts from "
         "the file's folder",
     )
-    data_dir: Path = Field(default_factory=default_data_dir, description="ledger, converted models, private server")
     model: str = Field("smollm2", description="model of new batches and of workers: NAME[@DTYPE]")
     drafter: str = Field(
         "auto",

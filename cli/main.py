@@ -10,6 +10,8 @@ import typer
 from api.errors import CidermillError, ExitCode
 from cli.commands import batches, fleet, machine, running, server, tuning
 from cli.interrupt import Interrupted, raise_on_signals
+from cli.log import log_printably
+from cli.output import printable
 
 EXIT_CODES = """Exit codes: 0 done; 1 input refused; 2 wrong usage; 3 some requests failed; 4 no Redis;
 5 ledger unusable; 6 model unusable; 7 a file cannot be written; 8 not found; 9 texts differ; 130 interrupted."""
@@ -52,14 +54,15 @@ for module in (running, batches, fleet, server, machine, tuning):
 def main() -> None:
     """Run the command line; a CidermillError becomes one sentence on stderr and its exit code."""
     raise_on_signals()
+    log_printably()
     try:
         app()
     except CidermillError as error:
         for line in error.details[:SHOWN_DETAILS]:
-            typer.echo(line, err=True)
+            typer.echo(printable(line), err=True)
         if len(error.details) > SHOWN_DETAILS:
             typer.echo(f"... and {len(error.details) - SHOWN_DETAILS} more", err=True)
-        typer.echo(f"cidermill: {error}", err=True)
+        typer.echo(printable(f"cidermill: {error}"), err=True)
         sys.exit(error.exit_code)
     except Interrupted:
         typer.echo("cidermill: interrupted", err=True)
@@ -67,7 +70,8 @@ def main() -> None:
     except Exception as error:
         if not _is_of_redis(error):
             raise
-        typer.echo(f"cidermill: Redis failed ({error}); when it is well again, run the command again", err=True)
+        said = f"cidermill: Redis failed ({error}); when it is well again, run the command again"
+        typer.echo(printable(said), err=True)
         sys.exit(ExitCode.QUEUE_UNAVAILABLE)
 
 

@@ -15,6 +15,7 @@ _VISIBLE = {
     0x7F: "\u2421",
     **dict.fromkeys(range(0x80, 0xA0), "\ufffd"),
 }
+_ESCAPED = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
 
 def piped() -> bool:
@@ -44,7 +45,8 @@ def emit_json(row: Mapping[str, Any], stream: TextIO | None = None) -> None:
     """One JSON line, on standard output unless that is taken."""
     stream = stream or sys.stdout
     with leaving_reader(stream):
-        stream.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+        # JSON escapes C0's controls alone; a terminal at the end of the pipe obeys the others too.
+        stream.write(json.dumps(row, ensure_ascii=False, default=str).translate(_ESCAPED) + "\n")
         stream.flush()
 
 

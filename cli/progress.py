@@ -98,7 +98,7 @@ class Bar:
         self._progress.stop()
 
     def say(self, message: str) -> None:
-        self._console.print(message, style="dim", markup=False)
+        self._console.print(printable(message), style="dim", markup=False)
 
     def start(self, counts: RequestCounts) -> None:
         self._progress.update(self._task, description="generating", total=counts.total, completed=counts.finished)

@@ -14,6 +14,7 @@ from redis import Redis, exceptions
 
 from api.errors import CidermillError, StorageError
 from api.queue import attempts
+from api.queue.impostors import remove_impostors
 from api.queue.requests import cancel_key
 from api.queue.results import publish, publish_result
 from api.schemas import GenerationRequest, GenerationResult, JobStats, RequestError, RequestEvent
@@ -21,6 +22,9 @@ from worker.outbox import Outbox
 from worker.run import Run, StopReason
 
 logger = logging.getLogger("cidermill.worker")
+
+REFUSED_SECONDS = 1.0
+"""Between two tries of a Redis that is full."""
 
 
 class EngineDescription(Protocol):
@@ -139,6 +143,15 @@ class GenerationJob:
                 logger.warning("Redis takes no results; %s waits in %s", run.request_id, self._outbox.path)
                 if not self._keep_trying():
                     raise
+            except exceptions.NoPermissionError:
+                raise
+            except exceptions.ResponseError as error:
+                if remove_impostors(self._connection, []):
+                    continue
+                logger.error("Redis refuses results: %s; %s waits", type(error).__name__, run.request_id)
+                if not self._keep_trying():
+                    raise
+                time.sleep(REFUSED_SECONDS)
 
     def _event(
         self,

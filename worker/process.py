@@ -14,8 +14,9 @@ from redis import Redis
 
 from api.errors import QueueError
 from api.queue.connection import connect
-from api.queue.requests import RequestQueue
-from api.schemas import WorkerInfo
+from api.queue.impostors import remove_impostors
+from api.queue.requests import RequestQueue, queue_name
+from api.schemas import PRIORITIES, WorkerInfo
 from api.settings import Settings
 from worker.job import GenerationEngine, GenerationJob
 from worker.outbox import Outbox, deliver_leftovers
@@ -59,6 +60,7 @@ def serve(
     pulse.start()
     engine: GenerationEngine | None = None
     try:
+        remove_impostors(connection, [queue_name(settings.model, priority) for priority in PRIORITIES])
         _bring_in_leftovers(settings, connection)
         engine = engine_factory()
         pulse.describe(state="idle", **_described(engine))

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from redis import Redis, exceptions
 from rq import SimpleWorker
+from rq.command import parse_payload
 from rq.exceptions import StopRequested
 from rq.executions import Execution
 from rq.job import Job, JobStatus
@@ -23,6 +24,7 @@ from rq.worker.base import WorkerStatus
 from api.queue import attempts
 from api.queue.connection import set_patience
 from api.queue.hardening import JOB_NAME, SafeJob
+from api.queue.impostors import remove_impostors
 from api.queue.leases import LeaseRegistry
 from api.queue.requests import queue_name
 from api.queue.results import publish
@@ -101,6 +103,7 @@ class GenerationWorker(SimpleWorker):
         self._shutdown_request = shutdown
         self._patience_seconds = patience_seconds
         self._current: Run | None = None
+        self._refused: exceptions.NoPermissionError | None = None
         self._execution: Execution | None = None
         settling = settings.lease_seconds + BEATS_TO_SETTLE * settings.heartbeat_seconds
         queues = [
@@ -128,6 +131,11 @@ class GenerationWorker(SimpleWorker):
     def _install_signal_handlers(self) -> None:
         """RQ's would raise in the middle of a Redis call, or of the engine; worker/process.py has its own."""
 
+    def register_birth(self) -> None:
+        """After the engine was loaded, which takes minutes."""
+        remove_impostors(self.connection, self.queue_names())
+        super().register_birth()  # type: ignore[no-untyped-call]
+
     def check_for_suspension(self, burst: bool) -> None:
         """No: one key in Redis would stop the fleet, and nothing here sets it."""
 
@@ -138,8 +146,12 @@ class GenerationWorker(SimpleWorker):
             super().teardown()  # type: ignore[no-untyped-call]
 
     def run_maintenance_tasks(self) -> None:
-        for queue in self.queues:
-            cast(SafeQueue, queue).clean()
+        """RQ's loop ends when this raises, too."""
+        try:
+            for queue in self.queues:
+                cast(SafeQueue, queue).clean()
+        except exceptions.ResponseError as error:
+            self._note_refusal(error, "dead workers were looked for")
         self.last_cleaned_at = cast(None, now())
 
     def dequeue_job_and_maintain_ttl(
@@ -156,6 +168,13 @@ class GenerationWorker(SimpleWorker):
                 logger.warning("Redis does not answer; trying again in %.1f s", wait)
                 found = None
                 wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+            except exceptions.ResponseError as error:
+                self._note_refusal(error, f"a request was looked for; trying again in {wait:.1f} s")
+                found = None
+                wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+            if self._refused is not None:
+                logger.error("%s; cidermill redis-check --role worker says what is missing", self._refused)
+                raise StopRequested
             if found is not None:
                 set_patience(self.connection, self._patience_seconds)
                 return found
@@ -177,8 +196,8 @@ class GenerationWorker(SimpleWorker):
         """RQ's loop ends when this raises, and would take the engine with it."""
         try:
             super().heartbeat(timeout, pipeline)
-        except (exceptions.ConnectionError, exceptions.TimeoutError):
-            logger.warning("Redis takes no heartbeat")
+        except exceptions.RedisError as error:
+            logger.warning("Redis takes no heartbeat: %s", type(error).__name__)
 
     # One request: its lease, its run.
 
@@ -204,6 +223,8 @@ class GenerationWorker(SimpleWorker):
         except (exceptions.ConnectionError, exceptions.TimeoutError):
             logger.error("Redis went away while request %s was booked; its lease decides", job.id)
             self._await_redis()
+        except exceptions.ResponseError as error:
+            self._note_refusal(error, f"request {job.id} was booked; its lease decides")
 
     def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = False) -> None:
         """Start under the lease, in one step. RQ writes without a look, and brings back what was taken away.
@@ -230,6 +251,17 @@ class GenerationWorker(SimpleWorker):
         self.heartbeat(WORKER_TTL_SECONDS + 60, pipeline=cast(Any, connection))
         registry = cast(LeaseRegistry, job.started_job_registry)
         return registry.renew(connection, execution, self._lease_seconds)
+
+    def handle_payload(self, message: Any) -> None:
+        """Of RQ's commands only the one that stops a request: anybody who can publish could stop a fleet."""
+        try:
+            if parse_payload(message)["command"] == "stop-job":
+                super().handle_payload(message)  # type: ignore[no-untyped-call]
+                return
+        except Exception as error:  # noqa: BLE001 - whatever a forged message provokes; RQ's thread would end with it
+            logger.warning("a message on RQ's channel cannot be read: %s", type(error).__name__)
+            return
+        logger.warning("a command that came over RQ's channel is ignored; only stop-job is obeyed")
 
     def kill_horse(self, sig: Any = None) -> None:
         """RQ's stop command for the running request."""
@@ -274,6 +306,10 @@ class GenerationWorker(SimpleWorker):
         error = sys.exc_info()[1]
         if isinstance(error, NotOurs):
             self._let_go(job, execution)
+        elif isinstance(error, exceptions.ResponseError) and not _of_wrong_type(error):
+            # Nothing is booked, the lease ends: the request is not to blame.
+            self.executions.pop(execution.id, None)
+            self._note_refusal(error, f"request {job.id} was booked; its lease decides")
         elif self._holds(job, execution):
             super().handle_job_failure(job, queue, started_job_registry, exc_string, execution)
 
@@ -283,6 +319,14 @@ class GenerationWorker(SimpleWorker):
             logger.info("request %s is not to be run here any more", job.id)
             return
         logger.error("request %s could not be run: %s", job.id, getattr(exc_info[0], "__name__", "unknown"))
+
+    def _note_refusal(self, error: exceptions.ResponseError, when: str) -> None:
+        """Redis is full, or forbids something, which it will do again: then the worker stops."""
+        logger.error("Redis refused something while %s: %s", when, _reason(error))
+        if isinstance(error, exceptions.NoPermissionError):
+            self._refused = error
+        elif _of_wrong_type(error):
+            remove_impostors(self.connection, self.queue_names())
 
     def _holds(self, job: Job, execution: Execution) -> bool:
         """Whether the lease is still ours. If not, the request runs elsewhere and its books are not ours to write.
@@ -318,3 +362,12 @@ class GenerationWorker(SimpleWorker):
         with self.connection.pipeline() as pipeline:
             self.cleanup_execution(job, pipeline=pipeline, execution=execution)
             pipeline.execute()
+
+
+def _reason(error: exceptions.ResponseError) -> str:
+    """What the server said; redis-py puts the command before it, and in that a prompt."""
+    return str(error).rpartition("caused error: ")[2]
+
+
+def _of_wrong_type(error: exceptions.ResponseError) -> bool:
+    return "WRONGTYPE" in str(error)

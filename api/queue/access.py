@@ -46,7 +46,8 @@ SCRIPT LOAD script
 EVALSHA hash 1 cidermill:topping-up:x"""
 
 # Bringing back what dead workers held; workers and coordinators share it.
-_UPKEEP = """HSTRLEN rq:job:x data
+_UPKEEP = """TYPE cidermill:results
+HSTRLEN rq:job:x data
 HMGET rq:job:x status
 HGET rq:job:x status
 HSET rq:job:x status queued
@@ -113,7 +114,6 @@ DECRBY cidermill:attempts:x 1
 EXPIRE cidermill:attempts:x 1
 ZADD rq:wip:x 1 y
 ZADD rq:finished:x 1 y
-TYPE rq:job:x
 XADD cidermill:results * a b
 SUBSCRIBE rq:pubsub:x
 UNSUBSCRIBE rq:pubsub:x"""

@@ -3,6 +3,7 @@
 from typing import cast
 
 from redis import Redis
+from redis.exceptions import ResponseError
 
 KEEP_SECONDS = 7 * 24 * 3600
 MOST_NAMES = 100
@@ -38,5 +39,8 @@ def note_lost(connection: Redis, request_id: str, worker: str) -> None:
 
 def lost_workers(connection: Redis, request_id: str) -> tuple[str, ...]:
     """The workers that died on the request, first to last."""
-    names = cast(list[bytes], connection.lrange(lost_key(request_id), 0, -1))
+    try:
+        names = cast(list[bytes], connection.lrange(lost_key(request_id), 0, -1))
+    except ResponseError:
+        return ()  # somebody else wrote the key
     return tuple(name.decode("utf-8", "replace") for name in names)

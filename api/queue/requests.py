@@ -17,6 +17,7 @@ from rq.queue import EnqueueData
 
 from api.queue import attempts, entries, marks
 from api.queue.hardening import JOB_NAME, SafeJob
+from api.queue.impostors import remove_impostors
 from api.queue.quarantine import QUARANTINE_KEY
 from api.queue.results import answered
 from api.queue.safe_queue import SETTLING_SECONDS, SafeQueue
@@ -148,6 +149,10 @@ class RequestQueue:
         """Bring back requests of dead workers; safe beside workers and other coordinators that do the same."""
         for priority in PRIORITIES:
             self._queue(queue_name(model, priority)).clean()
+
+    def remove_impostors(self, models: Iterable[str]) -> None:
+        """Delete shared keys of the queues of these models that somebody else wrote, and that stop everybody."""
+        remove_impostors(self._connection, [queue_name(model, priority) for model in models for priority in PRIORITIES])
 
     def depth(self, model: str) -> dict[Priority, int]:
         """Requests that wait, per priority."""

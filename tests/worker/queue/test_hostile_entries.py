@@ -14,8 +14,11 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from api.queue.hardening import JOB_NAME, MAX_ENTRY_BYTES
-from api.schemas import WorkerInfo
-from tests.worker.queue.conftest import Station
+from api.queue.impostors import remove_impostors
+from api.queue.presence import announce, live_workers
+from api.queue.results import ResultsReader
+from api.schemas import GenerationRequest, WorkerInfo
+from tests.worker.queue.conftest import Station, wait_until
 from tests.worker.scripted_engine import ScriptedEngine
 from worker.job import GenerationJob
 from worker.outbox import Outbox
@@ -106,13 +109,62 @@ FORGERIES: dict[str, Callable[[Redis], object]] = {
         redis.zadd("rq:wip:scripted:normal", {f"{BAD}:e": 1}),
     ),
     "intermediate": lambda redis: redis.lpush(f"{LIST}:intermediate", b"\xff", "batch_nothing-1"),
+    "meta that is huge": _set(meta=b"x" * 2**20),
+    "garbage results": lambda redis: (
+        redis.xadd("cidermill:results", {"event": "no JSON"}),
+        redis.xadd("cidermill:results", {"other": b"\xff\xfe"}),
+        redis.xadd("cidermill:results", {"event": pickle.dumps(Bomb())}),
+        redis.xadd("cidermill:results", {"event": "[" * 100_000}),
+        redis.xadd("cidermill:results", {"event": b"x" * 2**22}),
+    ),
+    "pickled result stream": lambda redis: redis.xadd(f"rq:results:{BAD}", {"return_value": pickle.dumps(Bomb())}),
+    "pickled worker": lambda redis: (
+        redis.sadd("rq:workers", "rq:worker:forged"),
+        redis.sadd("rq:workers:scripted:normal", "rq:worker:forged"),
+        redis.hset("rq:worker:forged", mapping={"birth": pickle.dumps(Bomb()), "state": b"\xff"}),
+    ),
+    "suspension": lambda redis: redis.set("rq:suspended", 1),
+    "counter": lambda redis: redis.set(f"cidermill:attempts:{BAD}", "many"),
+}
+
+WRONG_TYPES = {
+    "cidermill:quarantine": "list",
+    "cidermill:results": "list",
+    "cidermill:workers": "hash",
+    f"cidermill:attempts:{BAD}": "list",
+    f"cidermill:lost:{BAD}": "hash",
+    f"rq:executions:{BAD}": "list",
+    f"rq:results:{BAD}": "list",
+    "rq:queue:scripted:high": "hash",
+    "rq:queue:scripted:high:intermediate": "set",
+    f"{LIST}:intermediate": "hash",
+    "rq:wip:scripted:normal": "list",
+    "rq:failed:scripted:normal": "hash",
+    "rq:finished:scripted:normal": "hash",
+    "rq:clean_registries:scripted:normal": "hash",
+    "rq:workers": "hash",
+    "rq:workers:scripted:normal": "list",
+    "rq:queues": "list",
+}
+MAKERS: dict[str, Callable[[Redis, str], object]] = {
+    "list": lambda redis, key: redis.rpush(key, "x"),
+    "hash": lambda redis, key: redis.hset(key, "x", "y"),
+    "set": lambda redis, key: redis.sadd(key, "x"),
 }
 
 
-def _work_until_good_is_done(station: Station, folder: Path) -> None:
-    """One worker in this process; it stops when the good request has started and ended."""
+def _work_until_good_is_done(station: Station, folder: Path, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """One worker in this process; it stops when the good request has started and ended. meanwhile: called when the
+    other one has started."""
     shutdown = Shutdown(grace_seconds=60)
-    engine = ScriptedEngine(on_start=lambda request: request.request_id == GOOD and shutdown.request())
+
+    def on_start(request: GenerationRequest) -> None:
+        if request.request_id == GOOD:
+            shutdown.request()
+        else:
+            meanwhile()
+
+    engine = ScriptedEngine(on_start=on_start)
     info = WorkerInfo(
         name="w", model="m", state="idle", host="h", pid=1, chip="", drafter="", verification="", seen_at=0
     )
@@ -153,6 +205,74 @@ def test_forged_entry_runs_nothing_and_stops_nobody(
     assert good[0].result.error is None
     assert len([event for event in station.finished() if event.request_id == BAD]) <= 1
     assert station.redis.llen(f"{LIST}:intermediate") == 0
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+@pytest.mark.parametrize("key", WRONG_TYPES)
+def test_key_of_a_wrong_type_stops_nobody(station: Station, tmp_path: Path, key: str, when: str) -> None:
+    FIRED.clear()
+    station.enqueue("a prompt", "the good one")
+
+    def plant() -> None:
+        station.redis.delete(key)
+        MAKERS[WRONG_TYPES[key]](station.redis, key)
+
+    if when == "before":
+        plant()
+    _work_until_good_is_done(station, tmp_path, plant if when == "meanwhile" else lambda: None)
+    remove_impostors(station.redis, [])
+    station.queue.remove_impostors([station.model])
+    station.queue.maintain(station.model)
+    station.queue.set_aside(station.model)
+    assert isinstance(live_workers(station.redis), list)
+    station.reader = ResultsReader(station.redis, "test")
+    good = [event for event in station.finished() if event.request_id == GOOD]
+    assert len(good) == 1
+    assert FIRED == []
+
+
+def test_commands_over_the_channel_of_rq_stop_no_worker(station: Station) -> None:
+    first, second = station.enqueue("a prompt", "another", tokens=20)
+    worker = station.start_worker(seconds_per_token=0.05, name="w")
+    wait_until(station.starts, "the start")
+    forged: list[bytes] = [
+        json.dumps({"command": name}).encode() for name in ("shutdown", "kill-horse", "stop-job", "x")
+    ]
+    forged += [b"\xff", b"[]", b"null", pickle.dumps(Bomb()), b"[" * 100_000]
+    forged += [json.dumps({"command": "stop-job", "execution_id": "x", "job_id": second}).encode()]
+    for message in forged:
+        assert station.redis.publish("rq:pubsub:w", message) == 1
+    events = station.wait_for_results(2)
+    assert {event.request_id for event in events} == {first, second}
+    assert all(event.result is not None and event.result.text for event in events)
+    assert worker.poll() is None
+    assert "only stop-job is obeyed" in station.logs()
+    assert "cannot be read" in station.logs()
+
+
+def test_forged_descriptions_of_workers_are_left_out_and_reported(
+    station: Station, caplog: pytest.LogCaptureFixture
+) -> None:
+    info = WorkerInfo(
+        name="good", model="m", state="idle", host="h", pid=1, chip="", drafter="", verification="", seen_at=0
+    )
+    announce(station.redis, info, 60)
+    forged: dict[str, object] = {
+        "garbage": "no JSON",
+        "pickle": pickle.dumps(Bomb()),
+        "deep": "[" * 50_000,
+        "huge": info.model_copy(update={"name": "huge", "tail": "x" * 2**20}).model_dump_json(),
+        "namesake": info.model_dump_json(),
+    }
+    for name, value in forged.items():
+        station.redis.sadd("cidermill:workers", name)
+        station.redis.set(f"cidermill:worker:{name}", value)  # type: ignore[arg-type]
+    station.redis.sadd("cidermill:workers", "list", b"\xff\xfe")
+    station.redis.rpush("cidermill:worker:list", "x")
+    FIRED.clear()
+    assert live_workers(station.redis) == [info]
+    assert FIRED == []
+    assert f"{len(forged) + 1} entries of live workers are damaged or forged" in caplog.text
 
 
 def test_the_traps_do_fire_with_stock_rq(station: Station) -> None:

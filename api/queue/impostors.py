@@ -1,0 +1,43 @@
+"""Keys of ours that hold something else than they should. Whoever wrote them, nothing works until they are gone."""
+
+import logging
+from collections.abc import Iterable
+from typing import cast
+
+from redis import Redis
+
+from api.queue.presence import WORKERS_KEY
+from api.queue.quarantine import QUARANTINE_KEY
+from api.queue.results import RESULTS_STREAM
+
+logger = logging.getLogger("cidermill.queue")
+
+
+def remove_impostors(connection: Redis, queue_names: Iterable[str]) -> list[str]:
+    """Delete the shared keys whose type is not theirs, with a line in the log for each; returns them."""
+    expected = _expected(queue_names)
+    with connection.pipeline(transaction=False) as pipeline:
+        for key in expected:
+            pipeline.type(key)
+        found = cast(list[bytes], pipeline.execute())
+    wrong = [
+        (key, kind.decode())
+        for (key, wanted), kind in zip(expected.items(), found, strict=True)
+        if kind.decode() not in (wanted, "none")
+    ]
+    for key, kind in wrong:
+        logger.error("key %s was a %s and not a %s: forged, or of another program; deleted", key, kind, expected[key])
+        connection.delete(key)
+    return [key for key, _ in wrong]
+
+
+def _expected(queue_names: Iterable[str]) -> dict[str, str]:
+    types = {RESULTS_STREAM: "stream", WORKERS_KEY: "set", QUARANTINE_KEY: "hash", "rq:queues": "set"}
+    types["rq:workers"] = "set"
+    for name in queue_names:
+        types[f"rq:queue:{name}"] = types[f"rq:queue:{name}:intermediate"] = "list"
+        types[f"rq:workers:{name}"] = "set"
+        types[f"rq:clean_registries:{name}"] = "string"
+        for registry in ("wip", "failed", "finished"):
+            types[f"rq:{registry}:{name}"] = "zset"
+    return types
