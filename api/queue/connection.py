@@ -5,7 +5,7 @@ import re
 from urllib.parse import parse_qsl, urlsplit
 
 from redis import Redis, exceptions
-from redis.backoff import ExponentialBackoff
+from redis.backoff import EqualJitterBackoff, NoBackoff
 from redis.retry import Retry
 from rq.utils import get_version
 
@@ -92,8 +92,9 @@ def _check(url: str) -> None:
 
 
 def _retry(patience_seconds: float) -> Retry:
-    """Waits that grow to `cap` and add up to about `patience_seconds`."""
+    """Waits that grow to `cap` and add up to about `patience_seconds`, each between a half and the whole of its length:
+    a fleet does not come back to a server that has just started all at once."""
     cap = min(2.0, patience_seconds / 5)
     if cap <= 0:
-        return Retry(ExponentialBackoff(), 0)
-    return Retry(ExponentialBackoff(cap=cap, base=cap / 20), round(patience_seconds / cap) + 4)
+        return Retry(NoBackoff(), 0)
+    return Retry(EqualJitterBackoff(cap=cap, base=cap / 20), round(patience_seconds / (0.75 * cap)) + 4)
