@@ -83,7 +83,23 @@ def _put_missing(
     ledger: Ledger, queue: RequestQueue, requests: Sequence[GenerationRequest], model: str, priority: Priority
 ) -> int:
     missing = _missing(ledger, queue, requests)
-    return queue.enqueue(missing, model=model, priority=priority) if missing else 0
+    if not missing:
+        return 0
+    added = queue.enqueue(missing, model=model, priority=priority)
+    settled = _settled(ledger, queue, [request.request_id for request in missing])
+    if settled:
+        queue.forget(settled)
+    return added - len(settled)
+
+
+def _settled(ledger: Ledger, queue: RequestQueue, request_ids: Sequence[str]) -> list[str]:
+    """Those that became answered or final, by a worker that Redis forgot or by a cancellation, before they were put.
+
+    A result that comes after that ends the entry that it finds. In this order, as in `_missing`.
+    """
+    answered = queue.answered()
+    final = ledger.final(request_ids)
+    return [request_id for request_id in request_ids if request_id in answered or request_id in final]
 
 
 def _missing(ledger: Ledger, queue: RequestQueue, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:

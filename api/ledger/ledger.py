@@ -23,7 +23,7 @@ from api.ledger.migrate import migrate
 from api.ledger.records import BatchStats, HistoryEntry, RecordedRequest, generation_request, recorded_request
 from api.ledger.tables import BATCHES, EVENTS, OPEN, REQUESTS, RESULTS
 from api.schemas import Batch, GenerationRequest, RequestError, RequestEvent
-from api.states import RequestState
+from api.states import FINAL_REQUEST_STATES, RequestState
 
 PAGE = 500
 """Requests read at a time: no reader holds a view of the file, or more than a page of texts, for long."""
@@ -223,6 +223,16 @@ class Ledger:
         """Those that are requests of this ledger, whatever their state."""
         with reading(self.engine, self.path) as connection:
             return recording.known_requests(connection, request_ids)
+
+    def final(self, request_ids: Sequence[str]) -> set[str]:
+        """Those that are in a final state."""
+        found: set[str] = set()
+        states = [state.value for state in FINAL_REQUEST_STATES]
+        with reading(self.engine, self.path) as connection:
+            for start in range(0, len(request_ids), PAGE):
+                named = REQUESTS.c.id.in_(request_ids[start : start + PAGE])
+                found.update(connection.scalars(select(REQUESTS.c.id).where(named, REQUESTS.c.state.in_(states))))
+        return found
 
     def request(self, request_id: str) -> RecordedRequest:
         """Raises NotFoundError."""
