@@ -3,7 +3,8 @@
 A producer submits, looks and cancels. A worker takes requests and publishes results. A coordinator records, keeps
 house, and does what a producer does. None may see other keys, change the server, or empty it.
 
-Grammar and commands are those of Redis 6.2: newer subcommands would keep an older server from starting.
+Grammar and commands are those of Redis 6.2, where a reset user may still use every channel, and where newer
+subcommands would keep the server from starting.
 """
 
 from dataclasses import dataclass
@@ -173,10 +174,10 @@ class Role:
             "-@all",
             *(f"+{name}" for name in (*_TRANSACTIONS, *sorted(self.commands))),
         ]
-        return f"user {self.name} reset on #{password_sha256} {' '.join(rules)}"
+        return f"user {self.name} reset resetchannels on #{password_sha256} {' '.join(rules)}"
 
 
-NO_DEFAULT_USER = "user default reset off"
+NO_DEFAULT_USER = "user default reset resetchannels off"
 """The line of an ACL file by which nobody gets in without a name."""
 
 
