@@ -21,8 +21,10 @@ from api.dataset.reader import Dataset
 from api.dataset.request_line import InputLine
 from api.dataset.writer import write_results
 from api.identity import new_batch_id, request_id
+from api.ledger import tallies
 from api.ledger.connection import writing
 from api.ledger.ledger import Ledger
+from api.ledger.tables import RESULTS
 from api.queue.connection import connect
 from api.queue.requests import RequestQueue
 from api.queue.results import publish
@@ -214,6 +216,7 @@ def fill(folder: Path, requests: int) -> None:
                 copy = f"INSERT INTO {table} {numbers} SELECT {', '.join(values)} FROM {table}, numbers"
                 if requests > 1:
                     connection.execute(text(copy), {"count": requests})
+            tallies.add(connection, RESULTS.c.request_id != request_id(batch.id, 0))
 
 
 def entered(ledger: Ledger, requests: int) -> Batch:

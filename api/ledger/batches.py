@@ -14,6 +14,7 @@ from api.choices import Priority
 from api.dataset.request_line import InputLine, LineError, default_custom_id
 from api.errors import LedgerError, NotFoundError
 from api.identity import BATCH_PREFIX, request_id
+from api.ledger import tallies
 from api.ledger.records import batch_of_row
 from api.ledger.rows import failed_row
 from api.ledger.tables import BATCHES, OPEN, REQUESTS, RESULTS
@@ -47,6 +48,7 @@ def enter_requests(
     failures = [_failure(batch_id, index, line) for index, line in numbered if isinstance(line, LineError)]
     if failures:
         connection.execute(insert(RESULTS), failures)
+        tallies.add(connection, RESULTS.c.request_id.in_([row["request_id"] for row in failures]))
 
 
 def end_of_entry(connection: Connection, batch_id: str) -> None:

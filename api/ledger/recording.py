@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, insert, literal, select, update
 
+from api.ledger import tallies
 from api.ledger.batches import settle
 from api.ledger.columns import SQLITE_INTEGERS
 from api.ledger.moves import FINISHED, LATE, Standing
@@ -188,6 +189,8 @@ def _write(
     for statement, rows in ((moved, changes), (insert(RESULTS), results), (insert(EVENTS), notes)):
         if rows:
             connection.execute(statement, rows)
+    for chunk in _chunks([row["request_id"] for row in results]):
+        tallies.add(connection, RESULTS.c.request_id.in_(chunk))
 
 
 def _chunks(items: Sequence[str]) -> Iterable[Sequence[str]]:

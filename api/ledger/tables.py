@@ -5,13 +5,23 @@ Times are seconds since the epoch, durations milliseconds, rates tokens a second
 
 from typing import Any, ClassVar, cast
 
-from sqlalchemy import REAL, CheckConstraint, ForeignKey, Index, MetaData, Table, UniqueConstraint, text
+from sqlalchemy import (
+    REAL,
+    CheckConstraint,
+    ForeignKey,
+    Index,
+    MetaData,
+    Table,
+    UniqueConstraint,
+    literal_column,
+    text,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from api.ledger.columns import JsonText, SafeText
 from api.states import OPEN_REQUEST_STATES, BatchState, RequestState
 
-REVISION = "0004"
+REVISION = "0005"
 """The migration that these tables correspond to."""
 
 
@@ -21,6 +31,12 @@ def _one_of(column: str, values: type[RequestState] | type[BatchState]) -> str:
 
 # Literals, not parameters: SQLite uses a partial index below only where the query repeats its condition.
 OPEN = text(f"requests.state IN ({', '.join(sorted(repr(state.value) for state in OPEN_REQUEST_STATES))})")
+_BATCH_OF_RESULT = "rtrim(request_id, '0123456789')"
+BATCH_OF_RESULT: Any = literal_column(_BATCH_OF_RESULT)
+"""The id of a result's batch with the hyphen after it."""
+_NOTED = "notes != '[]'"
+_SEVERAL = "further_choices IS NOT NULL"
+NOTED, SEVERAL = text(_NOTED), text(_SEVERAL)
 STARTED = text("requests.started_at IS NOT NULL")
 _STARTED_OF_INDEX = text(STARTED.text.replace("requests.", ""))
 _OPEN_OF_INDEX = text(OPEN.text.replace("requests.", ""))
@@ -91,6 +107,11 @@ class ResultRow(Base):
     """
 
     __tablename__ = "results"
+    __table_args__ = (
+        Index("ix_results_ttft", text(_BATCH_OF_RESULT), "ttft_ms", sqlite_where=text("ttft_ms IS NOT NULL")),
+        Index("ix_results_notes", "request_id", sqlite_where=text(_NOTED)),
+        Index("ix_results_further_choices", "request_id", sqlite_where=text(_SEVERAL)),
+    )
 
     request_id: Mapped[str] = mapped_column(ForeignKey("requests.id", ondelete="CASCADE"), primary_key=True)
     text: Mapped[str]
@@ -160,7 +181,49 @@ class EventRow(Base):
     at: Mapped[float]
 
 
+class TallyRow(Base):
+    """Sums, and maxima, over the results of a batch that have the same worker, finish reason, error and verification.
+
+    The four are empty where a result has none. tokens_of_passes, tokens_of_walls: completion tokens of the results that
+    tell passes, or a wall time. after_first, decode_ms: both over the results that have a first token.
+    """
+
+    __tablename__ = "tallies"
+
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batches.id", ondelete="CASCADE"), primary_key=True)
+    worker: Mapped[str] = mapped_column(primary_key=True)
+    finish_reason: Mapped[str] = mapped_column(primary_key=True)
+    error_code: Mapped[str] = mapped_column(primary_key=True)
+    verification: Mapped[str] = mapped_column(primary_key=True)
+    requests: Mapped[int]
+    prompt_tokens: Mapped[int]
+    completion_tokens: Mapped[int]
+    cached_prompt_tokens: Mapped[int]
+    drafted_tokens: Mapped[int]
+    accepted_tokens: Mapped[int]
+    forced_tokens: Mapped[int]
+    passes: Mapped[int]
+    tokens_of_passes: Mapped[int]
+    tokens_of_walls: Mapped[int]
+    after_first: Mapped[int]
+    ttft_count: Mapped[int]
+    peak_memory_bytes: Mapped[int]
+    longest_repeat: Mapped[int]
+    acceptance_collapses: Mapped[int]
+    prefill_ms: Mapped[float]
+    draft_ms: Mapped[float]
+    verify_ms: Mapped[float]
+    sample_ms: Mapped[float]
+    commit_ms: Mapped[float]
+    other_ms: Mapped[float]
+    wall_ms: Mapped[float]
+    decode_ms: Mapped[float]
+    ttft_ms: Mapped[float]
+    repetition: Mapped[float]
+
+
 BATCHES = cast(Table, BatchRow.__table__)
 REQUESTS = cast(Table, RequestRow.__table__)
 RESULTS = cast(Table, ResultRow.__table__)
 EVENTS = cast(Table, EventRow.__table__)
+TALLIES = cast(Table, TallyRow.__table__)
