@@ -212,7 +212,7 @@ def as_text(told: dict[str, Any]) -> str:
 def main() -> int:
     arguments = _arguments()
     sizes = LONG if arguments.long else SHORT
-    pace = Pace(worker=4.0, shared=90.0) if arguments.long else Pace(worker=1.2, shared=5.0)
+    pace = Pace(worker=4.0, shared=240.0) if arguments.long else Pace(worker=1.2, shared=5.0)
     faults = plan(arguments.seed, seconds=arguments.seconds, workers=sizes.workers, lease=sizes.lease, pace=pace)
     runtime = tempfile.mkdtemp(prefix="cm-", dir="/tmp")  # a socket's path is short
     os.environ |= {"XDG_RUNTIME_DIR": runtime, "CIDERMILL_CONFIG": f"{runtime}/none.toml"}
