@@ -1,4 +1,4 @@
-"""Digests of kernels' texts, for the keys of what is measured, learned or found out with kernels."""
+"""Kernels' texts, and digests of them for the keys of what is measured, learned or found out with kernels."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from pathlib import Path
 
 COMMON = ("kernels.naming", "kernels.specialised")
 """What all texts go through on their way to MLX."""
+
+
+def text_beside(module_file: str, name: str) -> str:
+    """The file `name` in the folder of a module. module_file: the module's `__file__`."""
+    return Path(module_file).with_name(name).read_text(encoding="ascii")
 
 
 @cache

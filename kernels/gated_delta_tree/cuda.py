@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
 from kernels.gated_delta_tree.call import ADVANCE_INPUTS, COMMIT_INPUTS, OUTPUTS_INPUTS, Kernel, recurrence
 from kernels.gated_delta_tree.problem import Recurrence
-from kernels.naming import named
+from kernels.texts import text_beside
 
 
 def cuda_recurrence(factory: Callable[..., Any]) -> Recurrence:
@@ -24,14 +23,14 @@ def cuda_recurrence(factory: Callable[..., Any]) -> Recurrence:
 
 
 def _kernel(factory: Callable[..., Any], name: str, input_names: Sequence[str], output_names: Sequence[str]) -> Kernel:
-    """A kernel that has its text and its inputs' types in its name: MLX looks at neither (see `named`)."""
-    source = (Path(__file__).parent / f"{name}.cu").read_text(encoding="ascii")
+    """A kernel that has its inputs' types in its name: MLX does not look at them (see `named`)."""
+    source = text_beside(__file__, f"{name}.cu")
 
     @cache
     def typed(types: tuple[mx.Dtype, ...]) -> Kernel:
         tags = "_".join(str(dtype).removeprefix("mlx.core.") for dtype in types)
         kernel: Kernel = factory(
-            name=f"{named(f'gated_delta_tree_{name}', source)}_{tags}",
+            name=f"gated_delta_tree_{name}_{tags}",
             input_names=list(input_names),
             output_names=list(output_names),
             source=source,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
-from kernels.naming import named
 from kernels.qmm.reference import Product
+from kernels.texts import text_beside
 
 DTYPES = (mx.bfloat16, mx.float16)
 COMPUTE_CAPABILITY = "sm_90"  # of mx.device_info()["architecture"]
@@ -156,15 +155,16 @@ def _placed(how: Plan, rows: int, depth: int, columns: int, group_size: int, bit
 def product(factory: Callable[..., Any], planner: Planner = plan) -> Product:
     """The variant as a function of 1 to 32 rows of x in bfloat16 or float16, with scales and biases as x.
 
-    factory: `mx.fast.cuda_kernel`. Every weight is read once and multiplied exactly (w is not rounded to x's type).
+    factory: `kernels.specialised.cuda_kernel`, or what takes its place. Every weight is read once and multiplied
+    exactly (w is not rounded to x's type).
     """
 
     @cache
     def kernel(split: int, warps: int, shared_bytes: int) -> Any:
-        source, header = _text("cuda.cu"), _text("cuda_header.cu")
+        source, header = text_beside(__file__, "cuda.cu"), text_beside(__file__, "cuda_header.cu")
         # MLX raises the limit of shared memory once per name: other sizes need other names.
         return factory(
-            name=named(f"qmm_{split}_{warps}_{shared_bytes}", header, source),
+            name=f"qmm_{split}_{warps}_{shared_bytes}",
             input_names=["x", "w", "scales", "biases", *(["arrivals"] if split > 1 else [])],
             output_names=["y", *(["parts"] if split > 1 else [])],
             source=source,
@@ -218,7 +218,3 @@ def product(factory: Callable[..., Any], planner: Planner = plan) -> Product:
 
 def _ceiling(dividend: int, divisor: int) -> int:
     return -(-dividend // divisor)
-
-
-def _text(file: str) -> str:
-    return Path(__file__).with_name(file).read_text(encoding="ascii")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
 import mlx.core as mx
 
 from kernels.qmm.reference import Product
+from kernels.texts import text_beside
 
 Name = Literal["tensor", "simdgroup"]
 COLUMNS_PER_THREADGROUP = 32
@@ -26,8 +26,8 @@ def product(name: Name, factory: Callable[..., Any]) -> Product:
         name=f"qmm_{name}",
         input_names=["x", "w", "scales", "biases"],
         output_names=["out"],
-        source=_text(f"{name}.metal"),
-        header=_text(f"{name}_header.metal"),
+        source=text_beside(__file__, f"{name}.metal"),
+        header=text_beside(__file__, f"{name}_header.metal"),
     )
 
     @cache
@@ -52,7 +52,3 @@ def product(name: Name, factory: Callable[..., Any]) -> Product:
 def _template_of_rows(name: Name, rows: int) -> tuple[str, int]:
     """The template value that depends on the number of rows: 2 kernels for all numbers, or 4."""
     return ("ROWS", 16 if rows <= 16 else 32) if name == "tensor" else ("BLOCKS", -(-rows // 8))
-
-
-def _text(file: str) -> str:
-    return Path(__file__).with_name(file).read_text(encoding="ascii")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from kernels.sample.one_threadgroup_per_row import Sample, one_threadgroup_per_row
-from kernels.sample.source import source
+from kernels.texts import text_beside
 
 
 def cuda_sample(factory: Callable[..., Any]) -> Sample:
     """factory: `mx.fast.cuda_kernel`."""
-    return one_threadgroup_per_row(factory, source("cuda.cu"), source("cuda_header.cu"))
+    return one_threadgroup_per_row(factory, text_beside(__file__, "cuda.cu"), text_beside(__file__, "cuda_header.cu"))

@@ -7,7 +7,6 @@ from typing import Any
 
 import mlx.core as mx
 
-from kernels.naming import named
 from kernels.sample.draws import Draw, Drawn, normalisers, parameters, scales
 
 THREADS = 512
@@ -22,7 +21,7 @@ Sample = Callable[[mx.array, Sequence[Draw], int], Drawn]
 def one_threadgroup_per_row(factory: Callable[..., Any], body: str, header: str, threads: int = THREADS) -> Sample:
     """threads: of a threadgroup, a multiple of 32 that divides 2048; results do not depend on it."""
     kernel = factory(
-        name=named("sample", header, body),
+        name="sample",
         input_names=list(INPUTS),
         output_names=list(OUTPUTS),
         source=body,

@@ -9,7 +9,6 @@ from typing import Any
 
 import mlx.core as mx
 
-from kernels.naming import named
 from kernels.tree_attention.plan import Extent, Plan, Shape, extent
 from kernels.tree_attention.problem import TreeAttention
 
@@ -53,7 +52,7 @@ def passes(factory: Callable[..., Any], texts: Texts, plan: Callable[[Extent, in
         of_memory = {} if shared_bytes is None else {"shared_memory": shared_bytes}
         # MLX raises CUDA's limit of shared memory once per name: other sizes need other names.
         return factory(
-            name=named(f"tree_attention_{name}{shared_bytes or ''}", header, text),
+            name=f"tree_attention_{name}{shared_bytes or ''}",
             input_names=list(inputs),
             output_names=list(outputs),
             source=text,

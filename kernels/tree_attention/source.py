@@ -1,13 +1,12 @@
 """The texts of the kernels."""
 
-from importlib.resources import files
-
+from kernels.texts import text_beside
 from kernels.tree_attention.passes import Texts
 
 
 def source(file: str) -> str:
     """One of this folder's files."""
-    return files(__package__).joinpath(file).read_text(encoding="ascii")
+    return text_beside(__file__, file)
 
 
 def texts(back_end: str, ending: str) -> Texts:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
-from kernels.naming import named
+from kernels.texts import text_beside
 from kernels.tree_convolution.problem import TreeConvolution
 
 THREADS = 256
@@ -20,9 +19,9 @@ def convolution(factory: Callable[..., Any], file: str) -> TreeConvolution:
 
     factory: `mx.fast.metal_kernel` or `mx.fast.cuda_kernel`, or what takes its place.
     """
-    source = Path(__file__).with_name(file).read_text(encoding="ascii")
+    source = text_beside(__file__, file)
     kernel = factory(
-        name=named("tree_convolution", source),
+        name="tree_convolution",
         input_names=["x", "weight", "windows", "bias"],
         output_names=["out"],
         source=source,

@@ -79,8 +79,8 @@ def test_cuda_kernels_of_other_types_have_other_names() -> None:
         case = Case((-1, 0), 64, rows=rows)
         arguments = case.arguments()
         run.commit(*(arguments[name] for name in ("k", "v", "g", "beta", "state")), mx.array([0], dtype=mx.int32))
-    tails = [name.split("_", 4)[4].split("_", 1)[1] for name in names]
-    assert tails == [f"{rows}_{rows}_float32_{rows}_float32_int32" for rows in ("float16", "bfloat16")]
+    types = [f"{rows}_{rows}_float32_{rows}_float32_int32" for rows in ("float16", "bfloat16")]
+    assert names == [f"gated_delta_tree_commit_{each}" for each in types]
 
 
 @pytest.mark.parametrize(

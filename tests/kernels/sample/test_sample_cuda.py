@@ -1,8 +1,12 @@
 """The CUDA texts are the Metal texts, executed on the host by other tests, in other words."""
 
 import re
+from functools import partial
 
-from kernels.sample.source import source
+import kernels.sample
+from kernels.texts import text_beside
+
+source = partial(text_beside, kernels.sample.__file__)
 
 WORDS = {
     r"(?m)//.*$": "",

@@ -1,5 +1,6 @@
 """The Metal kernel, executed on the host, against the engine's draw."""
 
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from sample_cases import DRAWS, KINDS, LONG_TIES, engine_logprobs, engine_tokens, rows_of
 
+import kernels.sample
 from kernels.host import Defect, Report, RunOptions, metal_kernel, running
 from kernels.host.options import Order
 from kernels.sample.choice import complaint
@@ -14,7 +16,9 @@ from kernels.sample.draws import Draw, Drawn
 from kernels.sample.metal import metal_sample
 from kernels.sample.one_threadgroup_per_row import FEWER_THREADS, THREADS, one_threadgroup_per_row
 from kernels.sample.reference import gumbel_noise, survivors
-from kernels.sample.source import source
+from kernels.texts import text_beside
+
+source = partial(text_beside, kernels.sample.__file__)
 
 SAMPLE = metal_sample(metal_kernel)
 DTYPES = [mx.float32, mx.bfloat16, mx.float16]
