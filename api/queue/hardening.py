@@ -2,7 +2,7 @@
 
 RQ imports the function, the callbacks and the webhooks that an entry names, and an entry that it cannot read stops
 every worker in turn. Here only the fields that a generation needs are read at all, and an entry that does not
-parse is set aside. Which function may run is decided by the worker's subclass alone (worker/rq_worker.py).
+parse is set aside. Which function may run is decided by the worker's subclass alone (worker/books.py).
 """
 
 import re

@@ -14,10 +14,12 @@ from rq.worker import SimpleWorker
 from api.queue.hardening import SafeJob
 from api.queue.leases import LeaseRegistry
 from api.queue.safe_queue import Handover, SafeQueue
-from worker.rq_worker import GenerationRqJob, GenerationWorker, NoDeathPenalty
+from worker.books import BookkeepingWorker, GenerationRqJob, NoDeathPenalty
+from worker.rq_worker import GenerationWorker
 
 SUBCLASSES: list[tuple[type, type]] = [
     (GenerationWorker, SimpleWorker),
+    (BookkeepingWorker, SimpleWorker),
     (GenerationRqJob, Job),
     (SafeJob, Job),
     (SafeQueue, Queue),
@@ -32,18 +34,20 @@ MUST_OVERRIDE = {
         "check_for_suspension",
         "dequeue_job_and_maintain_ttl",
         "execute_job",
+        "handle_payload",
+        "kill_horse",
+        "register_birth",
+        "run_maintenance_tasks",
+        "teardown",
+    },
+    BookkeepingWorker: {
         "get_heartbeat_ttl",
         "handle_exception",
         "handle_execution_ended",
         "handle_job_failure",
         "handle_job_success",
         "heartbeat",
-        "handle_payload",
-        "kill_horse",
-        "register_birth",
         "prepare_job_execution",
-        "run_maintenance_tasks",
-        "teardown",
     },
     GenerationRqJob: {"func"},
     SafeJob: {"func", "refresh", "restore", "started_job_registry"},

@@ -1,0 +1,202 @@
+"""RQ's books about one run: what may run, and that only the holder of the lease writes (facts: RQ 3.0).
+
+RQ's SimpleWorker renews nothing while a job runs, so a dead worker's request would wait for its whole timeout; it
+commits results of jobs that run elsewhere by then; and it interrupts with SIGALRM.
+"""
+
+import logging
+import sys
+from typing import Any, cast
+
+from redis import Redis, exceptions
+from rq import SimpleWorker
+from rq.executions import Execution
+from rq.job import Job, JobStatus
+from rq.queue import Queue
+from rq.timeouts import BaseDeathPenalty
+from rq.utils import now
+
+from api.queue import attempts
+from api.queue.hardening import JOB_NAME, SafeJob
+from api.queue.impostors import remove_impostors
+from api.queue.leases import LeaseRegistry
+from api.queue.results import publish
+from worker.job import GenerationJob
+from worker.run import Run, StopReason
+
+logger = logging.getLogger("cidermill.worker")
+
+WORKER_TTL_SECONDS = 20
+
+
+class NotOurs(Exception):
+    """The request was answered, cancelled or handed on between its way out of the queue and its start."""
+
+
+class NoDeathPenalty(BaseDeathPenalty):
+    """No SIGALRM: it would land anywhere in the engine. The run's deadline is asked once a pass instead."""
+
+    def setup_death_penalty(self) -> None:
+        pass
+
+    def cancel_death_penalty(self) -> None:
+        pass
+
+
+class GenerationRqJob(SafeJob):
+    """A job that may run: the one function, bound to the run by the worker that took it."""
+
+    job: GenerationJob | None = None
+    run: Run | None = None
+
+    @property
+    def func(self) -> Any:
+        if self.func_name != JOB_NAME or self.instance is not None or self.kwargs or self.run is None:
+            self._refuse()
+        assert self.job is not None
+        return self._perform
+
+    def _perform(self, *arguments: object) -> None:
+        assert self.job is not None
+        assert self.run is not None
+        self.job.perform(self.run, *arguments)
+
+
+class BookkeepingWorker(SimpleWorker):
+    """Books the runs of its requests under leases of `_lease_seconds`; set by the loop that inherits it."""
+
+    job_class = GenerationRqJob
+    death_penalty_class = NoDeathPenalty
+    _job: GenerationJob
+    _lease_seconds: int
+    _execution: Execution | None = None
+    _refused: exceptions.NoPermissionError | None = None
+
+    def get_heartbeat_ttl(self, job: Job, working_time: float = 0.0) -> int:
+        return self._lease_seconds
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
+        """RQ's loop ends when this raises, and would take the engine with it."""
+        try:
+            super().heartbeat(timeout, pipeline)
+        except exceptions.RedisError as error:
+            logger.warning("Redis takes no heartbeat: %s", type(error).__name__)
+
+    def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = False) -> None:
+        """Start under the lease, in one step. RQ writes without a look, and brings back what was taken away.
+
+        Raises NotOurs.
+        """
+        assert self._execution is not None
+
+        def ready(status: bytes | None, worker: bytes | None) -> bool:
+            ours = status == JobStatus.STARTED.encode() and worker == self.name.encode()  # the answer was lost
+            return ours or status == JobStatus.QUEUED.encode()
+
+        def start(pipeline: Any) -> None:
+            self.heartbeat(self._lease_seconds, pipeline=pipeline)
+            job.prepare_for_execution(self.name, pipeline=pipeline)
+            pipeline.persist(job.key)
+            pipeline.lrem(Queue(job.origin, connection=self.connection).intermediate_queue_key, 1, job.id)
+
+        if not cast(LeaseRegistry, job.started_job_registry).while_held(self._execution, ready, start):
+            raise NotOurs
+
+    def _renew(self, connection: Redis, job: Job, execution: Execution) -> bool:
+        """On the pulse's thread. RQ's maintain_heartbeats would bring back what was taken away."""
+        self.heartbeat(WORKER_TTL_SECONDS + 60, pipeline=cast(Any, connection))
+        registry = cast(LeaseRegistry, job.started_job_registry)
+        return registry.renew(connection, execution, self._lease_seconds)
+
+    def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
+        """RQ also writes a heartbeat here, which would bring a deleted job back to life."""
+        job.ended_at = now()
+
+    def handle_job_success(self, job: Job, queue: Queue, started_job_registry: Any, execution: Execution) -> None:
+        assert isinstance(job, GenerationRqJob)
+        if not self._holds(job, execution):
+            return
+        if job.run is not None and job.run.stopped_by is StopReason.HAND_BACK:
+            self._hand_back(job, queue, execution, job.run)
+            return
+        super().handle_job_success(job, queue, started_job_registry, execution)
+        self.connection.delete(attempts.attempts_key(job.id), attempts.lost_key(job.id))
+
+    def handle_job_failure(
+        self,
+        job: Job,
+        queue: Queue,
+        started_job_registry: Any = None,
+        exc_string: str = "",
+        execution: Execution | None = None,
+    ) -> None:
+        if execution is None:
+            return
+        error = sys.exc_info()[1]
+        if isinstance(error, NotOurs):
+            self._let_go(job, execution)
+        elif isinstance(error, exceptions.ResponseError) and not _of_wrong_type(error):
+            # Nothing is booked, the lease ends: the request is not to blame.
+            self.executions.pop(execution.id, None)
+            self._note_refusal(error, f"request {job.id} was booked; its lease decides")
+        elif self._holds(job, execution):
+            super().handle_job_failure(job, queue, started_job_registry, exc_string, execution)
+
+    def handle_exception(self, job: Job, *exc_info: Any) -> None:
+        """RQ logs the arguments and the message, which is to say the prompt."""
+        if exc_info[0] is NotOurs:
+            logger.info("request %s is not to be run here any more", job.id)
+            return
+        logger.error("request %s could not be run: %s", job.id, getattr(exc_info[0], "__name__", "unknown"))
+
+    def _note_refusal(self, error: exceptions.ResponseError, when: str) -> None:
+        """Redis is full, or forbids something, which it will do again: then the worker stops."""
+        logger.error("Redis refused something while %s: %s", when, _reason(error))
+        if isinstance(error, exceptions.NoPermissionError):
+            self._refused = error
+        elif _of_wrong_type(error):
+            remove_impostors(self.connection, self.queue_names())
+
+    def _holds(self, job: Job, execution: Execution) -> bool:
+        """Whether the lease is still ours. If not, the request runs elsewhere and its books are not ours to write.
+
+        The check and the commit are not one transaction; that a result counts once is the ledger's doing.
+        """
+        if cast(LeaseRegistry, job.started_job_registry).holds(execution):
+            return True
+        logger.warning("request %s ran beyond its lease; it belongs to another worker now", job.id)
+        self.executions.pop(execution.id, None)
+        self.connection.srem(self.executions_key, execution.composite_key)
+        return False
+
+    def _hand_back(self, job: Job, queue: Queue, execution: Execution, run: Run) -> None:
+        """Put the request at the head of its queue; this attempt does not count."""
+
+        def write(pipeline: Any) -> None:
+            job.set_status(JobStatus.QUEUED, pipeline=pipeline)
+            queue.push_job_id(job.id, pipeline=pipeline, at_front=True)
+            attempts.take_back(pipeline, job.id)
+            publish(pipeline, self._job.handed_back(run))
+            execution.delete(job=job, pipeline=pipeline)
+
+        registry = cast(LeaseRegistry, job.started_job_registry)
+        if registry.while_held(execution, lambda status, _: status == JobStatus.STARTED.encode(), write):
+            logger.info("request %s handed back", job.id)
+        else:  # answered by one that had lost it, or taken away
+            self._let_go(job, execution)
+        self.executions.pop(execution.id, None)
+
+    def _let_go(self, job: Job, execution: Execution) -> None:
+        """Give up the lease and leave the request's books as they are."""
+        with self.connection.pipeline() as pipeline:
+            self.cleanup_execution(job, pipeline=pipeline, execution=execution)
+            pipeline.execute()
+
+
+def _reason(error: exceptions.ResponseError) -> str:
+    """What the server said; redis-py puts the command before it, and in that a prompt."""
+    return str(error).rpartition("caused error: ")[2]
+
+
+def _of_wrong_type(error: exceptions.ResponseError) -> bool:
+    return "WRONGTYPE" in str(error)
