@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from statistics import median
 
 from tests.history.history import History
@@ -123,7 +124,7 @@ RULES = (
 
 @dataclass(frozen=True)
 class Handover:
-    """seconds: from a worker's SIGKILL to the start of its request on another. shadowed: Redis failed in between."""
+    """seconds: from a worker's SIGKILL to the start of its request on another. shadowed: by an outage in between."""
 
     request_id: str
     phase: str
@@ -131,22 +132,40 @@ class Handover:
     shadowed: bool
 
 
+AFTERMATH_SECONDS = 30.0
+"""How long after an outage a kill may still suffer from it: no lease is ended soon after a start of the server."""
+
+
 def handovers(history: History) -> list[Handover]:
-    """For each kill whose request had to run elsewhere and did."""
-    starts = history.of_kind("start")
-    outages = [note.at for note in history.of_kind("outage")]
+    """For each kill whose request had to run elsewhere and did; of several before that start, the last one counts."""
+    runs = history.of_kind("start", "kill")
+    dark = outages(history)
     found = []
     for kill in history.of_kind("kill"):
-        again = [n.at for n in starts if n.request_id == kill.request_id and n.process != kill.process]
-        later = [at for at in again if at > kill.at]
-        if later and kill.request_id is not None:
-            shadowed = any(kill.at - OUTAGE_SHADOW < at < later[0] for at in outages)
-            found.append(Handover(kill.request_id, kill.phase or "", later[0] - kill.at, shadowed))
+        after = [n for n in runs if n.at > kill.at and n.request_id == kill.request_id and n.process != kill.process]
+        if kill.request_id is None or not after or after[0].kind == "kill":
+            continue
+        start = after[0].at
+        shadowed = any(begin < start and kill.at < end + AFTERMATH_SECONDS for begin, end in dark)
+        found.append(Handover(kill.request_id, kill.phase or "", start - kill.at, shadowed))
     return found
 
 
-OUTAGE_SHADOW = 120.0
-"""Seconds for which an outage of Redis may delay what follows: no lease is ended soon after a start of the server."""
+def outages(history: History) -> list[tuple[float, float]]:
+    """When the server did not answer, and when all workers were stopped: from, to (infinity: to the end)."""
+    found: list[tuple[float, float]] = []
+    since: dict[str, float] = {}
+    for note in history.of_kind("outage", "outage_over"):
+        if note.kind == "outage":
+            since.setdefault(note.process, note.at)
+        elif note.process in since:
+            found.append((since.pop(note.process), note.at))
+    return [*found, *((begin, inf) for begin in since.values())]
+
+
+def slow(found: list[Handover], limit_seconds: float) -> list[Handover]:
+    """Those that took longer than that, and that no outage explains."""
+    return [one for one in found if one.seconds > limit_seconds and not one.shadowed]
 
 
 def summary(found: list[Handover]) -> dict[str, object]:

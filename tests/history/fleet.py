@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from redis import Redis, exceptions
 
+from api.errors import QueueError
 from api.queue.connection import connect
 from api.queue.server import PrivateServer
 from tests.history.control import Journal
@@ -33,7 +35,10 @@ class Sizes:
     heartbeat: float = 0.5
     housekeeping: float = 1.0
     settling: float = 3.5
-    seconds_per_token: float = 0.01
+    seconds_per_token: float = 0.02
+    batch: int = 60
+    backlog: int = 180
+    """Requests handed in at a time, while fewer than this are open or, of a backlog of 0, while none waits."""
 
 
 class Process:
@@ -42,14 +47,13 @@ class Process:
     def __init__(self, start: Callable[[int], tuple[str, "subprocess.Popen[bytes]"]], journal: Journal) -> None:
         self._start, self._journal = start, journal
         self._number = 0
-        self._dead_since: float | None = None
-        self.continue_at: float | None = None
         self.respawn()
 
     def respawn(self) -> None:
+        self._dead_since: float | None = None
+        self.continue_at: float | None = None
         self.name, self.popen = self._start(self._number)
         self._number += 1
-        self._dead_since = self.continue_at = None
 
     def tend(self) -> None:
         """Wake it when its stop is over; start it again a while after its death."""
@@ -97,9 +101,17 @@ class Fleet:
         self._logs = folder / "logs"
         for made in (self.data_dir, self.control, self.journals, self._logs):
             made.mkdir(parents=True, exist_ok=True)
-        self.server = PrivateServer.start(self.data_dir)
-        self.workers = [Process(self._worker(slot), journal) for slot in range(sizes.workers)]
-        self.recorders = [Process(self._recorder(0), journal)]
+        self.workers: list[Process] = []
+        self.recorders: list[Process] = []
+        self._asleep = False
+        self.server: PrivateServer
+
+    def start(self) -> None:
+        """Start the server, a recorder and the workers. Whatever becomes of it, `close` ends what runs."""
+        self.start_server()
+        self.add_recorder()
+        for slot in range(self.sizes.workers):
+            self.workers.append(Process(self._worker(slot), self._journal))
 
     def settings(self) -> dict[str, Any]:
         return {
@@ -116,6 +128,10 @@ class Fleet:
     def tend(self) -> None:
         for process in (*self.workers, *self.recorders):
             process.tend()
+        asleep = all(worker.continue_at is not None or worker.popen.poll() is not None for worker in self.workers)
+        if asleep is not self._asleep:
+            self._asleep = asleep
+            self._journal.note("outage" if asleep else "outage_over", process="workers")
 
     def set_trap(self, name: str, phase: str) -> None:
         draft = self.control / f"{name}.draft"
@@ -129,7 +145,7 @@ class Fleet:
         self.recorders.pop().end()
 
     def kill_server(self) -> None:
-        self._journal.note("outage")
+        self._outage()
         os.kill(self.server.pid, signal.SIGKILL)
         if self.server._process is not None:
             self.server._process.wait(10)
@@ -146,15 +162,21 @@ class Fleet:
     def start_server(self) -> None:
         self.server = PrivateServer.start(self.data_dir)
 
+    def _outage(self) -> None:
+        self._journal.note("outage", process="server")
+
+    def server_is_back(self) -> None:
+        self._journal.note("outage_over", process="server")
+
     def hang_server(self) -> None:
-        self._journal.note("outage")
+        self._outage()
         os.kill(self.server.pid, signal.SIGSTOP)
 
     def wake_server(self) -> None:
         os.kill(self.server.pid, signal.SIGCONT)
 
     def pause_server(self, seconds: float) -> None:
-        self._journal.note("outage")
+        self._outage()
         with self.connect() as redis:
             redis.client_pause(round(seconds * 1000), all=True)
 
@@ -167,14 +189,19 @@ class Fleet:
 
     def close(self) -> None:
         self.calm()
+        server = getattr(self, "server", None)
+        if server is not None:
+            with suppress(ProcessLookupError):
+                self.wake_server()
         for process in (*self.workers, *self.recorders):
             process.terminate()
         for process in (*self.workers, *self.recorders):
             process.end()
         try:
-            self.server.stop()
-        except exceptions.RedisError:
-            os.kill(self.server.pid, signal.SIGKILL)
+            if server is not None:
+                server.stop()
+        except (exceptions.RedisError, QueueError):
+            os.kill(server.pid, signal.SIGKILL)
 
     def _worker(self, slot: int) -> Callable[[int], tuple[str, "subprocess.Popen[bytes]"]]:
         def start(number: int) -> tuple[str, "subprocess.Popen[bytes]"]:

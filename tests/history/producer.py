@@ -76,6 +76,11 @@ class Producer:
         for batch_id in self.open_batches():
             requeue_missing(self.ledger, self._queue(redis, batch_id), batch_id)
 
+    def waiting(self, redis: Redis) -> int:
+        """Requests that nobody has taken."""
+        queue = RequestQueue(redis, max_attempts=2, request_timeout_seconds=600)
+        return sum(queue.depth(MODEL).values())
+
     def open_count(self) -> int:
         return sum(batch.counts.total - batch.counts.finished for batch in self.ledger.batches(limit=10**6))
 

@@ -1,13 +1,27 @@
 """Which fault strikes when: a list that follows from a seed alone."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 PHASES = ("dequeued", "leased", "started", "generating", "stored", "published", "unbooked")
 """The points at which a worker can be killed, in the order in which one request passes them (see worker_entry.py)."""
 
+WORKER_KINDS = ("stop", "term", "term_twice")
+"""What else can happen to a worker."""
+SHARED_KINDS = (
+    "redis_kill",
+    "redis_wipe",
+    "redis_pause",
+    "redis_hang",
+    "ledger_full",
+    "outbox_full",
+    "recorder_kill",
+    "second_recorder",
+    "cancel",
+)
+"""What can happen to what all share."""
 
 T = TypeVar("T")
 
@@ -39,7 +53,7 @@ def plan(seed: int, *, seconds: float, workers: int, lease: float, pace: Pace) -
 
 
 def _on_workers(chance: random.Random, seconds: float, workers: int, lease: float, gap: float) -> Iterator[Fault]:
-    kinds = [*(("kill", phase) for phase in PHASES), ("stop", ""), ("term", ""), ("term_twice", "")]
+    kinds = [*(("kill", phase) for phase in PHASES), *((kind, "") for kind in WORKER_KINDS)]
     for at, (kind, phase) in zip(_times(chance, seconds, gap), _rounds(chance, kinds), strict=False):
         yield Fault(at, kind, chance.randrange(workers), phase, 1.5 * lease if kind == "stop" else 0.0)
 
@@ -52,12 +66,10 @@ def _shared(chance: random.Random, seconds: float, lease: float, gap: float) -> 
         "redis_hang": 1.5 * lease,
         "ledger_full": 2.0,
         "outbox_full": 2.0,
-        "recorder_kill": 0.0,
         "second_recorder": max(4.0, gap),
-        "cancel": 0.0,
     }
-    for at, kind in zip(_times(chance, seconds, gap), _rounds(chance, list(lasting)), strict=False):
-        yield Fault(at, kind, seconds=lasting[kind])
+    for at, kind in zip(_times(chance, seconds, gap), _rounds(chance, SHARED_KINDS), strict=False):
+        yield Fault(at, kind, seconds=lasting.get(kind, 0.0))
 
 
 def _times(chance: random.Random, seconds: float, gap: float) -> Iterator[float]:
@@ -67,6 +79,6 @@ def _times(chance: random.Random, seconds: float, gap: float) -> Iterator[float]
         at += gap * chance.uniform(0.5, 1.5)
 
 
-def _rounds(chance: random.Random, kinds: list[T]) -> Iterator[T]:
+def _rounds(chance: random.Random, kinds: Sequence[T]) -> Iterator[T]:
     while True:
         yield from chance.sample(kinds, len(kinds))

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 
 import pytest
 
-from tests.history.checker import Handover, Violation, check, handovers, summary
+from tests.history.checker import Handover, Violation, check, handovers, outages, slow, summary
 from tests.history.history import Accepted, BatchRow, History, Note, Row
 
 B = "batch_A"
@@ -126,7 +127,51 @@ def test_hand_over_is_counted_from_the_kill_to_the_start_elsewhere() -> None:
 
 def test_hand_over_in_the_shadow_of_an_outage_is_kept_apart() -> None:
     history = clean()
-    history.notes.append(Note(5.0, "outage", "runner"))
+    history.notes.append(Note(5.0, "outage", "server"))
     assert [one.shadowed for one in handovers(history)] == [False, True]
     assert summary(handovers(history))["without_outages"] == {"count": 1, "median_s": 1.9, "max_s": 1.9}
     assert summary([Handover(DONE, "stored", 1.0, True)])["without_outages"] == {"count": 0}
+
+
+def test_an_outage_lasts_until_the_same_is_back() -> None:
+    history = History()
+    history.notes += [
+        Note(1.0, "outage", "server"),
+        Note(2.0, "outage", "workers"),
+        Note(3.0, "outage_over", "server"),
+        Note(5.0, "outage_over", "workers"),
+        Note(6.0, "outage", "server"),
+    ]
+    assert outages(history) == [(1.0, 3.0), (2.0, 5.0), (6.0, inf)]
+
+
+@pytest.mark.parametrize(
+    ("start", "outage", "found"),
+    [
+        (160.5, None, 1),
+        (159.5, None, 0),
+        (170.0, (60.0, 69.0), 1),  # over long before the kill
+        (170.0, (60.0, 71.0), 0),
+        (170.0, (150.0, 155.0), 0),
+        (170.0, (171.0, 175.0), 1),  # it had started by then
+    ],
+)
+def test_a_slow_hand_over_needs_an_outage_that_explains_it(
+    start: float, outage: tuple[float, float] | None, found: int
+) -> None:
+    history = History()
+    history.notes += [Note(90.0, "start", "w1", DONE), Note(100.0, "kill", "w1", DONE, "generating")]
+    history.notes.append(Note(start, "start", "w2", DONE))
+    if outage is not None:
+        history.notes += [Note(outage[0], "outage", "server"), Note(outage[1], "outage_over", "server")]
+    assert len(slow(handovers(history), 60.0)) == found
+
+
+def test_of_kills_in_a_row_the_last_one_counts() -> None:
+    history = History()
+    history.notes += [
+        Note(1.0, "kill", "w1", DONE, "generating"),
+        Note(46.0, "kill", "w2", DONE, "dequeued"),
+        Note(58.0, "start", "w3", DONE),
+    ]
+    assert handovers(history) == [Handover(DONE, "dequeued", 12.0, False)]
