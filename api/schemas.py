@@ -378,12 +378,16 @@ class RequestEvent(Contract):
         return self
 
 
+WorkerState = Literal["starting", "idle", "busy", "pausing", "paused", "out", "draining", "stopping"]
+"""out: its machine lost too many workers in a row (api/queue/deaths.py). The others: worker/duty.py."""
+
+
 class WorkerInfo(Contract):
     """What a live worker tells about itself; it expires from Redis when the worker dies."""
 
     name: str
     model: str
-    state: Literal["starting", "idle", "busy", "stopping"]
+    state: WorkerState
     host: str
     pid: int
     chip: str
@@ -397,7 +401,14 @@ class WorkerInfo(Contract):
     tail: str = ""
     """The last characters that the running request has written."""
     completed: int = 0
+    decode_tps: float | None = None
+    """Tokens per second of the running request so far, or of the last one."""
     seen_at: float
+
+    @property
+    def serves(self) -> bool:
+        """Whether it takes requests, or will when it has loaded its model, or finished one."""
+        return self.state in ("starting", "idle", "busy")
 
 
 class RequestCounts(Contract):

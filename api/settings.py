@@ -93,6 +93,12 @@ class Settings(BaseSettings):
     lease_seconds: float = Field(45, ge=2, description="silence after which a worker's request goes to another worker")
     heartbeat_seconds: float = Field(5, gt=0, description="time between a worker's signs of life")
     max_attempts: int = Field(2, ge=1, description="workers that a request may lose before it is set aside")
+    deaths_in_a_row: int = Field(
+        3,
+        ge=0,
+        le=10,
+        description="workers that die on a machine in a row before it takes no more requests; 0: any number may",
+    )
     request_timeout_seconds: float = Field(3600, gt=0, description="wall time of one request at most")
     max_line_bytes: int = Field(8 * 2**20, ge=1024, description="longest input line")
     profiles: dict[str, Profile] = Field(

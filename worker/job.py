@@ -103,6 +103,7 @@ class GenerationJob:
         else:
             run.stopped_by = None  # it came to its end before it noticed
             self.completed += 1
+            run.answered = result.error is None
         self._finish(run, result, stats)
 
     def upkeep(self) -> None:

@@ -18,6 +18,7 @@ from api.queue.impostors import remove_impostors
 from api.queue.requests import RequestQueue, queue_name
 from api.schemas import PRIORITIES, WorkerInfo
 from api.settings import Settings
+from worker.duty import Duty
 from worker.job import GenerationEngine, GenerationJob
 from worker.outbox import Outbox, deliver_leftovers
 from worker.pulse import Pulse
@@ -36,6 +37,7 @@ def serve(
     engine_factory: Callable[[], GenerationEngine],
     *,
     name: str | None = None,
+    host: str | None = None,
     stop_with_parent: bool = False,
     grace_seconds: float = GRACE_SECONDS,
     patience_seconds: float = PATIENCE_SECONDS,
@@ -43,7 +45,8 @@ def serve(
     """Work on the queues of `settings.model` until a signal; returns the number of requests completed.
 
     engine_factory: called once, after Redis has answered. stop_with_parent: the end of standard input counts as
-    SIGTERM. patience_seconds: how long one command to Redis is tried again through an outage.
+    SIGTERM. host: the machine's name, if not the operating system's. patience_seconds: how long one command to Redis is
+    tried again through an outage.
     Raises QueueError (no Redis, or the loop ended unasked) and whatever the factory raises.
     """
     secret = settings.effective_redis_url
@@ -53,9 +56,9 @@ def serve(
     shutdown = _listen(grace_seconds, stop_with_parent)
     connection = connect(url, patience_seconds=patience_seconds)
     worker = name or unique_name()
-    pulse = Pulse(
-        connect(url, patience_seconds=0), _starting(worker, settings.model), shutdown, settings.heartbeat_seconds
-    )
+    info = _starting(worker, settings.model, host or socket.gethostname())
+    duty = Duty(worker, info.host, settings.deaths_in_a_row, shutdown)
+    pulse = Pulse(connect(url, patience_seconds=0), info, duty, settings.heartbeat_seconds)
     outbox = Outbox(settings.data_dir / f"outbox-{worker}.sqlite3")
     pulse.start()
     engine: GenerationEngine | None = None
@@ -64,7 +67,7 @@ def serve(
         _bring_in_leftovers(settings, connection)
         engine = engine_factory()
         pulse.describe(state="idle", **_described(engine))
-        job = GenerationJob(engine, connection, outbox, worker, lambda: not shutdown.requested)
+        job = GenerationJob(engine, connection, outbox, worker, lambda: not shutdown.requested or shutdown.draining)
         if not shutdown.requested:  # while the engine was loading
             loop = GenerationWorker(
                 settings.model,
@@ -102,12 +105,12 @@ def _listen(grace_seconds: float, stop_with_parent: bool) -> Shutdown:
     return shutdown
 
 
-def _starting(worker: str, model: str) -> WorkerInfo:
+def _starting(worker: str, model: str, host: str) -> WorkerInfo:
     return WorkerInfo(
         name=worker,
         model=model,
         state="starting",
-        host=socket.gethostname(),
+        host=host,
         pid=os.getpid(),
         chip="",
         drafter="",

@@ -1,4 +1,4 @@
-"""A worker's signs of life, on a thread and a connection of their own: presence, leases, cancellations.
+"""A worker's signs of life, on a thread and a connection of their own: presence, leases, cancellations, orders.
 
 MLX releases the interpreter lock while it evaluates, so the pulse goes on through a long prefill.
 """
@@ -15,8 +15,8 @@ from redis import Redis, exceptions
 from api.queue.presence import announce, withdraw
 from api.queue.requests import cancel_key
 from api.schemas import WorkerInfo
+from worker.duty import Duty
 from worker.run import Run, StopReason
-from worker.shutdown import Shutdown
 
 logger = logging.getLogger("cidermill.worker")
 
@@ -30,14 +30,15 @@ Renewal = Callable[[Redis], bool]
 class Pulse(threading.Thread):
     """Announces the worker about once a second and renews the lease of its run every `heartbeat_seconds`.
 
-    connection: used by this thread alone, with little patience, so that a beat is late but never stuck.
+    connection: used by this thread alone, with little patience, so that a beat is late but never stuck. duty: kept
+    up to date here.
     """
 
-    def __init__(self, connection: Redis, info: WorkerInfo, shutdown: Shutdown, heartbeat_seconds: float) -> None:
+    def __init__(self, connection: Redis, info: WorkerInfo, duty: Duty, heartbeat_seconds: float) -> None:
         super().__init__(name="pulse", daemon=True)
         self._connection = connection
         self._info = info
-        self._shutdown = shutdown
+        self.duty = duty
         self._heartbeat_seconds = heartbeat_seconds
         self._tick_seconds = min(LONGEST_TICK_SECONDS, heartbeat_seconds)
         self._watched: tuple[Run, Renewal] | None = None
@@ -56,7 +57,9 @@ class Pulse(threading.Thread):
 
     def unwatch(self) -> None:
         """The run is over."""
-        self._watched = None
+        watched, self._watched = self._watched, None
+        if watched is not None:
+            self.describe(decode_tps=watched[0].decode_tps)
 
     def end(self) -> None:
         """Withdraw the worker, stop the thread and wait for it."""
@@ -86,21 +89,18 @@ class Pulse(threading.Thread):
                 self._next_beat = time.monotonic() + self._heartbeat_seconds
             if self._connection.exists(cancel_key(run.batch_id)):
                 run.stop(StopReason.CANCELLED)
+        self.duty.look(self._connection)
         ttl = MISSED_BEATS * max(self._heartbeat_seconds, LONGEST_TICK_SECONDS)
         announce(self._connection, self._now(watched[0] if watched else None), ttl)
 
     def _now(self, run: Run | None) -> WorkerInfo:
-        state = self._info.state
-        if self._shutdown.requested:
-            state = "stopping"
-        elif run is not None:
-            state = "busy"
         return self._info.model_copy(
             update={
-                "state": state,
+                "state": self.duty.state(loaded=self._info.state != "starting", busy=run is not None),
                 "request_id": run.request_id if run else None,
                 "tokens": run.tokens if run else 0,
                 "tail": run.tail if run else "",
+                "decode_tps": run.decode_tps if run else self._info.decode_tps,
                 "seen_at": time.time(),
             }
         )

@@ -141,6 +141,8 @@ class GenerationWorker(BookkeepingWorker):
         if self.should_run_maintenance_tasks:
             self.heartbeat()
             self.run_maintenance_tasks()
+        if not self._pulse.duty.takes_requests:
+            return None
         found = SafeQueue.dequeue_any(self.queues, None, self.connection, job_class=GenerationRqJob)
         if found is not None:
             found[0].redis_server_version = self.get_redis_server_version()  # type: ignore[no-untyped-call]
@@ -162,6 +164,8 @@ class GenerationWorker(BookkeepingWorker):
                 self._pulse.unwatch()
                 self._pulse.describe(completed=self._job.completed)
                 self._current = None
+            if run.answered:
+                self._pulse.duty.answered(self.connection)
             if not self._shutdown_request.requested:
                 self._job.upkeep()
         except (exceptions.ConnectionError, exceptions.TimeoutError):

@@ -29,6 +29,7 @@ class Run:
     """A running attempt. Fields are assigned whole, so any thread may read and write them without a lock.
 
     timeout_seconds: wall time, counted from now. hand_back_due: whether the worker wants to be rid of the request.
+    answered: whether a result came of it that is no error.
     """
 
     def __init__(self, request_id: str, timeout_seconds: float, hand_back_due: Callable[[], bool]) -> None:
@@ -38,9 +39,18 @@ class Run:
         self.attempt = 1
         self.tokens = 0
         self.tail = ""
+        self.answered = False
         self.stopped_by: StopReason | None = None
         self._deadline = time.monotonic() + timeout_seconds
         self._hand_back_due = hand_back_due
+        self._first: tuple[float, int] | None = None
+
+    @property
+    def decode_tps(self) -> float | None:
+        """Tokens per second so far, after those that came first."""
+        if self._first is None or self.tokens == self._first[1]:
+            return None
+        return (self.tokens - self._first[1]) / max(time.monotonic() - self._first[0], 1e-9)
 
     def stop(self, reason: StopReason) -> None:
         """Ask the engine to stop; the first reason stays."""
@@ -58,5 +68,7 @@ class Run:
 
     def on_tokens(self, text: str, tokens: int) -> None:
         """For the engine: new text, and the number of completion tokens so far."""
+        if self._first is None:
+            self._first = time.monotonic(), tokens
         self.tokens = tokens
         self.tail = (self.tail + text)[-TAIL_CHARACTERS:]

@@ -1,5 +1,6 @@
 """How a worker is asked to stop.
 
+Drained: finish the running request, however long it takes.
 First SIGTERM or SIGINT: finish the running request within the grace, else hand it back. Second: hand it back at once.
 Third: die on the spot; the request goes to another worker when the lease ends, at the price of an attempt.
 """
@@ -20,6 +21,15 @@ class Shutdown:
         self._grace_seconds = grace_seconds
         self._asked = threading.Event()
         self._hand_back_at: float | None = None
+
+    def drain(self) -> None:
+        """Stop when the running request is finished."""
+        self._asked.set()
+
+    @property
+    def draining(self) -> bool:
+        """Whether there is all the time that the running request takes."""
+        return self.requested and self._hand_back_at is None
 
     @property
     def requested(self) -> bool:
@@ -51,7 +61,7 @@ class Shutdown:
         threading.Thread(target=self._await_end, args=(descriptor,), name="parent", daemon=True).start()
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        if self.requested:
+        if self._hand_back_at is not None:
             for number in SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
         self.request()

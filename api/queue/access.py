@@ -1,7 +1,7 @@
 """What each role of a fleet may do in Redis, as samples of what it sends; the ACL users are made from them.
 
 A producer submits, looks and cancels. A worker takes requests and publishes results. A coordinator records, keeps
-house, and does what a producer does. None may see other keys, change the server, or empty it.
+house, gives orders to workers, and does what a producer does. None may see other keys, change the server, or empty it.
 
 Grammar and commands are those of Redis 6.2, where a reset user may still use every channel, and where newer
 subcommands would keep the server from starting.
@@ -37,6 +37,10 @@ DEL rq:execution:x
 XRANGE cidermill:results - + COUNT 1
 GETRANGE cidermill:worker:x 0 0
 SREM cidermill:workers x
+ZREVRANGE cidermill:seen 0 1
+GETRANGE cidermill:seen:x 0 0
+PTTL cidermill:seen:x
+EVAL script 1 cidermill:deaths:x
 EVAL script 2 rq:queue:x cidermill:leaving:x
 SET cidermill:placed:x 1
 GETEX cidermill:placed:x EX 1
@@ -72,7 +76,11 @@ LREM rq:queue:x:intermediate 1 x
 LPUSH rq:queue:x y
 RPUSH rq:queue:x y
 RPUSH cidermill:lost:x y
+RPUSH cidermill:deaths:x y
 LTRIM cidermill:lost:x 0 0
+LTRIM cidermill:deaths:x 0 0
+EXPIRE cidermill:deaths:x 1
+GETRANGE cidermill:seen:x 0 0
 LRANGE cidermill:lost:x 0 0
 SADD rq:queues x
 SMEMBERS rq:workers:x
@@ -107,6 +115,14 @@ SREM cidermill:workers x
 SREM rq:worker:x:executions y
 SADD rq:executions:x y
 SET cidermill:worker:x y
+SET cidermill:seen:x y
+DEL cidermill:seen:x cidermill:order:x cidermill:deaths:x
+ZADD cidermill:seen 1 x
+ZREM cidermill:seen x
+ZREMRANGEBYRANK cidermill:seen 0 1
+GETRANGE cidermill:order:x 0 0
+EVAL script 1 cidermill:deaths:x
+LRANGE cidermill:deaths:x 0 0
 EXISTS cidermill:cancel:x
 HEXISTS cidermill:quarantine x
 SISMEMBER cidermill:leaving:x y
@@ -121,6 +137,8 @@ UNSUBSCRIBE rq:pubsub:x"""
 
 _COORDINATOR = f"""{_PRODUCER}
 {_UPKEEP}
+SET cidermill:order:x pause
+DEL cidermill:deaths:x
 XGROUP CREATE cidermill:results x 0 MKSTREAM
 XREADGROUP GROUP x y COUNT 1 STREAMS cidermill:results >
 XAUTOCLAIM cidermill:results x y 1 0
@@ -193,11 +211,14 @@ def _role(name: str, samples: str, keys: str, channels: str = "") -> Role:
 
 _REQUEST_KEYS = "rq:job:* rq:results:* rq:executions:* rq:failed:* cidermill:attempts:* cidermill:lost:*"
 _SHARED_KEYS = f"rq:queues rq:queue:* {_REQUEST_KEYS} cidermill:quarantine cidermill:leaving:* cidermill:cancel:*"
-_FLEET_KEYS = "cidermill:results cidermill:workers cidermill:worker:*"
+_FLEET_KEYS = (
+    "cidermill:results cidermill:workers cidermill:worker:* cidermill:seen cidermill:seen:* cidermill:deaths:*"
+)
 _LEASE_KEYS = "rq:wip:* rq:execution:*"
 _WINDOW_KEYS = "cidermill:placed:* cidermill:topping-up:*"
 _UPKEEP_KEYS = (
-    f"{_LEASE_KEYS} cidermill:ended:* rq:finished:* rq:clean_registries:* rq:workers rq:workers:* rq:worker:*"
+    f"{_LEASE_KEYS} cidermill:order:* cidermill:ended:* rq:finished:* rq:clean_registries:* rq:workers rq:workers:* "
+    "rq:worker:*"
 )
 
 ROLES = {

@@ -6,6 +6,7 @@ from typing import cast
 
 from redis import Redis
 
+from api.queue.last_seen import SEEN_KEY
 from api.queue.presence import WORKERS_KEY
 from api.queue.quarantine import QUARANTINE_KEY
 from api.queue.results import RESULTS_STREAM
@@ -34,6 +35,7 @@ def remove_impostors(connection: Redis, queue_names: Iterable[str]) -> list[str]
 def _expected(queue_names: Iterable[str]) -> dict[str, str]:
     types = {RESULTS_STREAM: "stream", WORKERS_KEY: "set", QUARANTINE_KEY: "hash", "rq:queues": "set"}
     types["rq:workers"] = "set"
+    types[SEEN_KEY] = "zset"
     for name in queue_names:
         types[f"rq:queue:{name}"] = types[f"rq:queue:{name}:intermediate"] = "list"
         types[f"rq:workers:{name}"] = "set"

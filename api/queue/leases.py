@@ -16,7 +16,7 @@ from rq.job import Job, JobStatus
 from rq.job_lifecycle import record_job_failure
 from rq.registry import StartedJobRegistry
 
-from api.queue import attempts
+from api.queue import attempts, deaths, last_seen
 from api.queue.quarantine import UnreadableJob, quarantine
 
 if TYPE_CHECKING:
@@ -135,10 +135,11 @@ class LeaseRegistry(StartedJobRegistry):
             if ends is None or ends > server_time(self.connection):
                 return
             job = self._started_job(job_id)
+            host = last_seen.host_of(self.connection, job.worker_name or "") if job else None
             on_its_way = job is None and pipeline.hget(Job.key_for(job_id), "status") == JobStatus.QUEUED.encode()
             pipeline.multi()
             if job is not None:
-                self._move_on(job, queue, pipeline)
+                self._move_on(job, queue, host, pipeline)
             elif on_its_way:
                 # Its worker died between the lease and the start: no attempt is used up. A second list entry does no
                 # harm, the request is taken once.
@@ -163,8 +164,11 @@ class LeaseRegistry(StartedJobRegistry):
             return None
         return job if job.get_status(refresh=False) == JobStatus.STARTED else None
 
-    def _move_on(self, job: Job, queue: "Queue", pipeline: "Pipeline") -> None:
-        attempts.note_lost(pipeline, job.id, job.worker_name or "unknown")
+    def _move_on(self, job: Job, queue: "Queue", host: str | None, pipeline: "Pipeline") -> None:
+        worker = job.worker_name or "unknown"
+        attempts.note_lost(pipeline, job.id, worker)
+        if host is not None:
+            deaths.note(pipeline, host, deaths.Death(job.id, worker))
         if job.should_retry:
             job.retry(queue, pipeline)
         else:

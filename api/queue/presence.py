@@ -4,18 +4,17 @@ import logging
 from collections.abc import Sequence
 from typing import Any, cast
 
-from pydantic import ValidationError
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from api.queue.last_seen import MOST_BYTES, forget, parse_info, remember
+from api.queue.orders import order_key
 from api.schemas import WorkerInfo
 
 logger = logging.getLogger("cidermill.queue")
 
 WORKERS_KEY = "cidermill:workers"
 """A set of names, so that nobody has to scan all keys of a queue of a million requests."""
-MOST_BYTES = 64 * 1024
-"""Of what one worker tells about itself."""
 
 
 def _key(name: str) -> str:
@@ -27,14 +26,16 @@ def announce(connection: Redis, info: WorkerInfo, ttl_seconds: float) -> None:
     with connection.pipeline() as pipeline:
         pipeline.set(_key(info.name), info.model_dump_json(), px=max(1, int(ttl_seconds * 1000)))
         pipeline.sadd(WORKERS_KEY, info.name)
+        remember(pipeline, info)
         pipeline.execute()
 
 
 def withdraw(connection: Redis, name: str) -> None:
-    """Take a worker that stops out of the list at once."""
+    """Take a worker that stops out of the list at once, with the orders that it had."""
     with connection.pipeline() as pipeline:
-        pipeline.delete(_key(name))
+        pipeline.delete(_key(name), order_key(name))
         pipeline.srem(WORKERS_KEY, name)
+        forget(pipeline, name)
         pipeline.execute()
 
 
@@ -52,19 +53,8 @@ def live_workers(connection: Redis) -> list[WorkerInfo]:
     silent = [name for name, value in zip(names, values, strict=True) if value == b""]
     if silent:
         connection.srem(WORKERS_KEY, *silent)
-    told = [_parse(name, value) for name, value in zip(names, values, strict=True) if value != b""]
+    told = [parse_info(name, value) for name, value in zip(names, values, strict=True) if value != b""]
     found = [info for info in told if info is not None]
     if len(found) < len(told):
         logger.warning("%d entries of live workers are damaged or forged; left out", len(told) - len(found))
     return found
-
-
-def _parse(name: bytes, value: bytes | Exception) -> WorkerInfo | None:
-    """None for what is no description of that worker, or too long for one."""
-    if isinstance(value, Exception) or len(value) > MOST_BYTES:
-        return None
-    try:
-        info = WorkerInfo.model_validate_json(value)
-    except ValidationError:
-        return None
-    return info if info.name.encode("utf-8", "replace") == name else None

@@ -120,6 +120,7 @@ class Fleet:
             "model": MODEL,
             "lease_seconds": self.sizes.lease,
             "heartbeat_seconds": self.sizes.heartbeat,
+            "deaths_in_a_row": 0,  # all workers share this machine, and their killer
         }
 
     def connect(self) -> Redis:

@@ -20,6 +20,7 @@ from api.queue.results import ResultsReader
 from api.schemas import GenerationRequest, WorkerInfo
 from tests.worker.queue.conftest import Station, wait_until
 from tests.worker.scripted_engine import ScriptedEngine
+from worker.duty import Duty
 from worker.job import GenerationJob
 from worker.outbox import Outbox
 from worker.pulse import Pulse
@@ -131,6 +132,10 @@ WRONG_TYPES = {
     "cidermill:quarantine": "list",
     "cidermill:results": "list",
     "cidermill:workers": "hash",
+    "cidermill:seen": "list",
+    "cidermill:seen:w": "list",
+    "cidermill:order:w": "list",
+    "cidermill:deaths:h": "hash",
     f"cidermill:attempts:{BAD}": "list",
     f"cidermill:lost:{BAD}": "hash",
     f"rq:executions:{BAD}": "list",
@@ -172,13 +177,15 @@ def _work_until_good_is_done(station: Station, folder: Path, meanwhile: Callable
     # A good request that never starts fails the test, and does not hang it.
     timer = threading.Timer(15, shutdown.request)
     timer.start()
+    duty = Duty("w", "h", 3, shutdown)
+    duty.look(station.redis)
     worker = GenerationWorker(
         station.model,
         name="w",
         connection=station.redis,
         settings=station.settings(lease_seconds=2, heartbeat_seconds=0.1),
         job=GenerationJob(engine, station.redis, outbox, "w", lambda: False),
-        pulse=Pulse(station.redis, info, shutdown, 0.1),
+        pulse=Pulse(station.redis, info, duty, 0.1),
         shutdown=shutdown,
         patience_seconds=0,
     )

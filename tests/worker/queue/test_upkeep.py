@@ -8,6 +8,7 @@ import pytest
 from api.schemas import WorkerInfo
 from tests.worker.queue.conftest import BATCH, Station
 from tests.worker.scripted_engine import ScriptedEngine
+from worker.duty import Duty
 from worker.job import GenerationJob
 from worker.outbox import Outbox
 from worker.pulse import Pulse
@@ -27,13 +28,15 @@ def work_until_the_second_has_started(station: Station, folder: Path, on_upkeep:
         name="w", model="m", state="idle", host="h", pid=1, chip="", drafter="", verification="", seen_at=0
     )
     outbox = Outbox(folder / "outbox-w.sqlite3")
+    duty = Duty("w", "h", 3, shutdown)
+    duty.look(station.redis)
     worker = GenerationWorker(
         station.model,
         name="w",
         connection=station.redis,
         settings=station.settings(lease_seconds=2, heartbeat_seconds=0.1),
         job=GenerationJob(engine, station.redis, outbox, "w", lambda: False),
-        pulse=Pulse(station.redis, info, shutdown, 0.1),
+        pulse=Pulse(station.redis, info, duty, 0.1),
         shutdown=shutdown,
         patience_seconds=0,
     )
