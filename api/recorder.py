@@ -15,6 +15,7 @@ from contextlib import suppress
 from redis import Redis
 from redis.exceptions import RedisError
 
+from api.closing import expire_overdue
 from api.errors import LedgerError, QueueError, StorageError
 from api.ledger.ledger import Ledger
 from api.queue.impostors import remove_impostors
@@ -26,6 +27,7 @@ from api.window import top_up
 logger = logging.getLogger("cidermill.recorder")
 
 HOUSEKEEPING_SECONDS = 5.0
+EXPIRY_SECONDS = 1.0
 TOP_UP_SECONDS = 1.0
 """Between two looks at windows that were full; one that was not is topped up again after the next step."""
 FIRST_PAUSE_SECONDS = 0.5
@@ -87,13 +89,21 @@ class Recorder:
             for request_id in give_up(self._ledger, self._queue, model):
                 self._on_finished(request_id)
 
+    def expire(self) -> None:
+        """Close what is open of batches past their deadline."""
+        for request_id in expire_overdue(self._ledger, self._queue):
+            self._on_finished(request_id)
+
     def run(self, stop: threading.Event) -> None:
         """Step and keep house until `stop`, waiting out errors that pass."""
-        next_housekeeping = next_top_up = time.monotonic()
+        next_expiry = next_housekeeping = next_top_up = time.monotonic()
         pause = 0.0
         while not stop.is_set():
             try:
                 self.step()
+                if time.monotonic() >= next_expiry:
+                    self.expire()
+                    next_expiry = time.monotonic() + EXPIRY_SECONDS
                 if time.monotonic() >= next_housekeeping:
                     self.housekeeping()
                     next_housekeeping = time.monotonic() + HOUSEKEEPING_SECONDS

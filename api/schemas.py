@@ -231,9 +231,14 @@ class RequestBody(SamplingParams):
 
 
 class GenerationRequest(RequestBody):
-    """A request with its identity: the one argument of the one job that a worker runs."""
+    """A request with its identity: the one argument of the one job that a worker runs.
+
+    expires_at: the deadline of its batch in seconds since the epoch, None = there is none. It comes from the ledger on
+    the clock of that machine, and is in Redis on the clock of the server (api/queue/deadlines.py).
+    """
 
     request_id: str = Field(pattern=r"^[A-Za-z0-9_-]{1,128}$")
+    expires_at: float | None = Field(None, ge=0)
 
 
 class Usage(Contract):
@@ -360,9 +365,12 @@ class JobStats(Contract):
 
 
 class RequestEvent(Contract):
-    """One entry of the results stream: a worker's notice of a start, of a hand-back, or the result itself."""
+    """One entry of the results stream: a worker's notice of a start or of a hand-back, or how the request ended.
 
-    kind: Literal["started", "handed_back", "finished"]
+    finished: with the result. expired: the worker did not run it, or not to its end, since its deadline had passed.
+    """
+
+    kind: Literal["started", "handed_back", "finished", "expired"]
     request_id: str
     worker: str
     attempt: int = Field(ge=1)
@@ -376,6 +384,11 @@ class RequestEvent(Contract):
         if (self.kind == "finished") != (self.result is not None):
             raise ValueError("exactly a finished event carries a result")
         return self
+
+    @property
+    def final(self) -> bool:
+        """Whether the request is not to be run again after this."""
+        return self.kind in ("finished", "expired")
 
 
 WorkerState = Literal["starting", "idle", "busy", "pausing", "paused", "out", "draining", "stopping"]
@@ -440,4 +453,5 @@ class Batch(Contract):
     output_path: str | None
     created_at: float
     finished_at: float | None
+    expires_at: float | None
     counts: RequestCounts

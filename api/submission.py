@@ -5,6 +5,7 @@ A crash after the ledger's commit leaves a batch that Redis does not know, or no
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Literal
 from redis.exceptions import RedisError
 
 from api.choices import Format, Priority
+from api.closing import expire_overdue
 from api.dataset.reader import Dataset, InputLine, LineError, Validation, validate
 from api.errors import InputError, QueueError
 from api.identity import new_batch_id
@@ -46,7 +48,8 @@ class Order:
     """A dataset, and how it is to be answered.
 
     output_path: None is standard output. skip_invalid: bad lines become requests that have failed, and `on_invalid` is
-    told of them before anything is entered.
+    told of them before anything is entered. expires_seconds: from when the batch is entered until what is open of it
+    expires; None = never.
     """
 
     dataset: Dataset
@@ -55,6 +58,7 @@ class Order:
     output_path: Path | None = None
     output_format: Format = "openai"
     skip_invalid: bool = False
+    expires_seconds: float | None = None
     on_invalid: Callable[[Sequence[LineError]], None] | None = None
 
     def fingerprint(self) -> str:
@@ -102,6 +106,7 @@ def register_batch(ledger: Ledger, order: Order, on_progress: Progress | None = 
         fingerprint=key,
         output_path=output,
         output_format=order.output_format,
+        expires_at=None if order.expires_seconds is None else time.time() + order.expires_seconds,
         lines=_counted(_unchanged(dataset, sha256), _counter(on_progress, "recording")),
     )
 
@@ -109,10 +114,11 @@ def register_batch(ledger: Ledger, order: Order, on_progress: Progress | None = 
 def requeue_missing(ledger: Ledger, queue: RequestQueue, batch_id: str, on_progress: Progress | None = None) -> int:
     """Put back what is open in the ledger and unknown to Redis, under the same ids; returns how many.
 
-    It goes as far as the window of the queue, and the recorder adds the rest. Requests that the queue has set aside are
-    failed first: they are open in the ledger, and are not to run again. Raises NotFoundError, LedgerError (the batch is
-    not wholly entered, or being cancelled), redis.exceptions.RedisError.
+    It goes as far as the window of the queue, and the recorder adds the rest. Before that, what is overdue expires, and
+    requests that the queue has set aside are failed: they are open in the ledger, and are not to run again. Raises
+    NotFoundError, LedgerError (the batch is not wholly entered, or being cancelled), redis.exceptions.RedisError.
     """
+    expire_overdue(ledger, queue)
     batch = ledger.batch(batch_id)
     give_up(ledger, queue, batch.model)
     return place(ledger, queue, batch, _counter(on_progress, "queueing"))

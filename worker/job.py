@@ -14,6 +14,7 @@ from redis import Redis, exceptions
 
 from api.errors import CidermillError, StorageError
 from api.queue import attempts
+from api.queue.deadlines import seconds_left
 from api.queue.impostors import remove_impostors
 from api.queue.requests import cancel_key
 from api.queue.results import publish, publish_result
@@ -93,10 +94,18 @@ class GenerationJob:
         except _InvalidPayload as error:
             self._finish(run, _failure(run, "invalid_request", str(error), 400), None)
             return
+        if request.expires_at is not None:
+            run.expire_in(seconds_left(self._connection, request.expires_at))
+            if run.should_stop() and run.stopped_by is StopReason.EXPIRED:
+                self._bring_home(self._event(run, "expired"))
+                return
         publish(self._connection, self._event(run, "started"))
         result, stats = self._generate(run, request)
         if result.cancelled:
             if run.stopped_by in (StopReason.LEASE_LOST, StopReason.HAND_BACK):
+                return
+            if run.stopped_by is StopReason.EXPIRED:
+                self._bring_home(self._event(run, "expired"))
                 return
             if run.stopped_by is StopReason.DEADLINE:
                 result = _overdue(run, result)
@@ -128,8 +137,10 @@ class GenerationJob:
             return _failure(run, "internal_error", said, 500), None
 
     def _finish(self, run: Run, result: GenerationResult, stats: JobStats | None) -> None:
+        self._bring_home(self._event(run, "finished", result, stats))
+
+    def _bring_home(self, event: RequestEvent) -> None:
         """Store, then publish for as long as it takes; a worker that has to stop leaves it in the outbox."""
-        event = self._event(run, "finished", result, stats)
         try:
             self._outbox.store(event)
         except StorageError as error:
@@ -141,7 +152,7 @@ class GenerationJob:
                 self._outbox.deliver(self._connection)
                 return
             except (exceptions.ConnectionError, exceptions.TimeoutError):
-                logger.warning("Redis takes no results; %s waits in %s", run.request_id, self._outbox.path)
+                logger.warning("Redis takes no results; %s waits in %s", event.request_id, self._outbox.path)
                 if not self._keep_trying():
                     raise
             except exceptions.NoPermissionError:
@@ -149,7 +160,7 @@ class GenerationJob:
             except exceptions.ResponseError as error:
                 if remove_impostors(self._connection, []):
                     continue
-                logger.error("Redis refuses results: %s; %s waits", type(error).__name__, run.request_id)
+                logger.error("Redis refuses results: %s; %s waits", type(error).__name__, event.request_id)
                 if not self._keep_trying():
                     raise
                 time.sleep(REFUSED_SECONDS)
@@ -157,7 +168,7 @@ class GenerationJob:
     def _event(
         self,
         run: Run,
-        kind: Literal["started", "handed_back", "finished"],
+        kind: Literal["started", "handed_back", "finished", "expired"],
         result: GenerationResult | None = None,
         stats: JobStats | None = None,
     ) -> RequestEvent:

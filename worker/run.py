@@ -6,9 +6,11 @@ generating ──> finished            the engine came to an end of its own
          lease lost      the request runs elsewhere           nothing is published
          cancelled       its batch, or itself, was cancelled  the text so far is published
          deadline        it ran too long                      an error is published
+         expired         the deadline of its batch passed     that it has expired is published
          hand back       the worker stops                     it goes back to the head of its queue
 """
 
+import math
 import time
 from collections.abc import Callable
 from enum import StrEnum
@@ -22,6 +24,7 @@ class StopReason(StrEnum):
     LEASE_LOST = "lease lost"
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
+    EXPIRED = "expired"
     HAND_BACK = "hand back"
 
 
@@ -42,6 +45,7 @@ class Run:
         self.answered = False
         self.stopped_by: StopReason | None = None
         self._deadline = time.monotonic() + timeout_seconds
+        self._expires = math.inf
         self._hand_back_due = hand_back_due
         self._first: tuple[float, int] | None = None
 
@@ -57,11 +61,17 @@ class Run:
         if self.stopped_by is None:
             self.stopped_by = reason
 
+    def expire_in(self, seconds: float) -> None:
+        """Stop when its batch expires, in so many seconds."""
+        self._expires = time.monotonic() + seconds
+
     def should_stop(self) -> bool:
         """For the engine, once a pass."""
         if self.stopped_by is None:
             if time.monotonic() > self._deadline:
                 self.stop(StopReason.DEADLINE)
+            elif time.monotonic() > self._expires:
+                self.stop(StopReason.EXPIRED)
             elif self._hand_back_due():
                 self.stop(StopReason.HAND_BACK)
         return self.stopped_by is not None

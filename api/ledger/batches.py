@@ -26,6 +26,7 @@ CHUNK = 1000
 ABANDONED_SECONDS = 600.0
 """How long after its last request a batch that is being entered counts as left behind by a process that died."""
 LATEST = "latest"
+_EXPIRED = REQUESTS.c.state == RequestState.EXPIRED.value
 
 Row = dict[str, Any]
 
@@ -106,12 +107,16 @@ def _failure(batch_id: str, index: int, line: LineError) -> Row:
 
 
 def settle(connection: Connection, batch_id: str, at: float) -> None:
-    """Close an open batch of which no request is open: completed, or cancelled when it was cancelling."""
-    closes = {BatchState.CANCELLING: BatchState.CANCELLED}
+    """Close an open batch of which no request is open.
+
+    It is cancelled when it was cancelling, else expired when any of its requests is, else completed.
+    """
     state = BatchState(connection.execute(select(BATCHES.c.state).where(BATCHES.c.id == batch_id)).scalar_one())
     any_open = select(exists().where(REQUESTS.c.batch_id == batch_id, OPEN))
     if state in OPEN_BATCH_STATES and not connection.execute(any_open).scalar():
-        final = closes.get(state, BatchState.COMPLETED)
+        expired = select(exists().where(REQUESTS.c.batch_id == batch_id, _EXPIRED))
+        final = BatchState.EXPIRED if connection.execute(expired).scalar() else BatchState.COMPLETED
+        final = BatchState.CANCELLED if state is BatchState.CANCELLING else final
         closed = update(BATCHES).where(BATCHES.c.id == batch_id).values(state=final.value, finished_at=at)
         connection.execute(closed)
 
@@ -128,8 +133,9 @@ def latest_batches(connection: Connection, limit: int) -> list[Batch]:
 
 
 def unfinished_batch(connection: Connection, fingerprint: str) -> Batch | None:
-    """The newest batch of the fingerprint that can be run, or is complete and not delivered."""
-    undelivered = (BATCHES.c.state == BatchState.COMPLETED.value) & BATCHES.c.delivered_at.is_(None)
+    """The newest batch of the fingerprint that can be run, or came to its end and is not delivered."""
+    ended = BATCHES.c.state.in_([BatchState.COMPLETED.value, BatchState.EXPIRED.value])
+    undelivered = ended & BATCHES.c.delivered_at.is_(None)
     wanted = or_(BATCHES.c.state == BatchState.IN_PROGRESS.value, undelivered)
     query = _newest_first().where(BATCHES.c.fingerprint == fingerprint, wanted).limit(1)
     return next(_load(connection, query), None)
@@ -146,6 +152,13 @@ def running_batches(connection: Connection) -> list[tuple[str, str, Priority]]:
     c = BATCHES.c
     query = select(c.id, c.model, c.priority).where(c.state == BatchState.IN_PROGRESS.value)
     return [(row[0], row[1], row[2]) for row in connection.execute(query.order_by(c.created_at, c.id))]
+
+
+def overdue_batches(connection: Connection, now: float) -> list[str]:
+    """Batches whose deadline has passed at `now`, and of which something may be open; the first to expire first."""
+    states = [BatchState.IN_PROGRESS.value, BatchState.CANCELLING.value]
+    overdue = select(BATCHES.c.id).where(BATCHES.c.expires_at <= now, BATCHES.c.state.in_(states))
+    return list(connection.scalars(overdue.order_by(BATCHES.c.expires_at, BATCHES.c.id)))
 
 
 def resolve_id(connection: Connection, name: str) -> str:

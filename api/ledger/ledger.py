@@ -72,8 +72,11 @@ class Ledger:
         output_path: str | Path | None,
         output_format: Format,
         lines: Iterable[InputLine | LineError],
+        expires_at: float | None = None,
     ) -> Batch:
         """Enter a batch and all its requests, or nothing. A LineError becomes a request that has failed already.
+
+        expires_at: when what is open of it expires, in seconds since the epoch; None = never.
 
         Until all are there the batch is `validating`. What a process that was killed has left is removed by a later
         call.
@@ -88,6 +91,7 @@ class Ledger:
             "fingerprint": fingerprint,
             "output_path": None if output_path is None else str(output_path),
             "output_format": output_format,
+            "expires_at": expires_at,
         }
         with writing(self.engine, self.path) as connection:
             batches.begin_batch(connection, row)
@@ -131,7 +135,7 @@ class Ledger:
             return batches.resolve_id(connection, name)
 
     def find_unfinished(self, fingerprint: str) -> Batch | None:
-        """The newest batch of the fingerprint that can be run, or is complete and not delivered."""
+        """The newest batch of the fingerprint that can be run, or came to its end and is not delivered."""
         with reading(self.engine, self.path) as connection:
             return batches.unfinished_batch(connection, fingerprint)
 
@@ -157,7 +161,7 @@ class Ledger:
             connection.execute(update(BATCHES).where(BATCHES.c.id == batch_id).values(delivered_at=time.time()))
 
     def record(self, events: Sequence[RequestEvent]) -> list[str]:
-        """Enter events, all or none; returns the ids that got their result by this.
+        """Enter events, all or none; returns the ids that became final by this.
 
         The first result of a request wins; a later one is kept as an event alone. Events may come twice and out of
         order; one of an unknown request is logged and dropped.
@@ -178,13 +182,28 @@ class Ledger:
         with writing(self.engine, self.path) as connection:
             batches.load_batch(connection, batch_id)
             recording.begin_cancelling(connection, batch_id)
-        cancelled: list[str] = []
+        return self._close(batch_id, RequestState.CANCELLED, frozenset())
+
+    def overdue(self, now: float) -> list[str]:
+        """The batches that are open although their deadline has passed at `now`."""
+        with reading(self.engine, self.path) as connection:
+            return batches.overdue_batches(connection, now)
+
+    def expire(self, batch_id: str, *, spared: Collection[str]) -> list[str]:
+        """Let what is open of an overdue batch expire, without those spared; returns those ids.
+
+        A result that is recorded in the meantime stays; one that comes later is late.
+        """
+        return self._close(batch_id, RequestState.EXPIRED, spared)
+
+    def _close(self, batch_id: str, final: RequestState, spared: Collection[str]) -> list[str]:
+        closed: list[str] = []
         some: list[str] | None = None
         while some is None or some:
             with writing(self.engine, self.path) as connection:
-                some = recording.cancel_some(connection, batch_id)
-            cancelled += some
-        return cancelled
+                some = recording.close_some(connection, batch_id, final, spared)
+            closed += some
+        return closed
 
     def requeued(self, request_ids: Collection[str]) -> set[str]:
         """Show those that were running as queued: whoever ran them is gone, and they go on the queue again.
@@ -196,7 +215,9 @@ class Ledger:
 
     def open_requests(self, batch_id: str, *, start: int = 0, stop: int | None = None) -> Iterator[GenerationRequest]:
         """The queued and running requests, in input order. start, stop: of their indices; None is the end."""
-        query = select(REQUESTS.c.idx, REQUESTS.c.id, REQUESTS.c.body).where(REQUESTS.c.batch_id == batch_id, OPEN)
+        deadline = select(BATCHES.c.expires_at).where(BATCHES.c.id == batch_id).scalar_subquery().label("expires_at")
+        query = select(REQUESTS.c.idx, REQUESTS.c.id, REQUESTS.c.body, deadline)
+        query = query.where(REQUESTS.c.batch_id == batch_id, OPEN)
         if stop is not None:
             query = query.where(REQUESTS.c.idx < stop)
         return (generation_request(row) for row in self._pages(query, start))

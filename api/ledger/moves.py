@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from api.schemas import RequestEvent
 from api.states import RequestState, may_move
 
-FINISHED, LATE = "finished", "late"
+FINISHED, LATE, EXPIRED = "finished", "late", "expired"
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Standing:
             self._move(RequestState.QUEUED)
 
     def finish(self, event: RequestEvent, final: RequestState) -> bool:
-        """Whether this is the request's first result. Its start is derived where no notice told it."""
+        """Whether this is what decides the request. The start of a result is derived where no notice told it."""
         if not may_move(self.state, final):
             return False
         if not self._runs(event):

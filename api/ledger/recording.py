@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, insert, literal, select, update
@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, func, insert, literal, select, upd
 from api.ledger import tallies
 from api.ledger.batches import settle
 from api.ledger.columns import SQLITE_INTEGERS
-from api.ledger.moves import FINISHED, LATE, Standing
+from api.ledger.moves import EXPIRED, FINISHED, LATE, Standing
 from api.ledger.rows import event_row, failed_row
 from api.ledger.tables import BATCHES, EVENTS, OPEN, REQUESTS, RESULTS
 from api.schemas import GenerationResult, RequestError, RequestEvent
@@ -32,6 +32,7 @@ def record_events(connection: Connection, events: Sequence[RequestEvent]) -> lis
     heard = _heard(connection, request_ids)
     notes: list[Row] = []
     results: list[Row] = []
+    decided: list[str] = []
     for event in filter(_storable, events):
         standing = standings.get(event.request_id)
         if standing is None:
@@ -40,13 +41,13 @@ def record_events(connection: Connection, events: Sequence[RequestEvent]) -> lis
         elif heard.isdisjoint(_keys(event)):
             kind, result = _apply(standing, event)
             results += [] if result is None else [result]
+            decided += [event.request_id] if kind in (FINISHED, EXPIRED) else []
             notes.append(_note(event.request_id, kind, event.worker, event.attempt, event.at))
             heard.add(_key(event, kind))
-    finished = [row["request_id"] for row in results]
     _write(connection, standings, results, notes)
-    for batch_id in dict.fromkeys(standings[request_id].batch_id for request_id in finished):
+    for batch_id in dict.fromkeys(standings[request_id].batch_id for request_id in decided):
         settle(connection, batch_id, time.time())
-    return finished
+    return decided
 
 
 def fail_request(connection: Connection, request_id: str, error: RequestError, worker: str | None) -> bool:
@@ -70,19 +71,26 @@ def begin_cancelling(connection: Connection, batch_id: str) -> None:
     connection.execute(cancelling.values(state=BatchState.CANCELLING.value))
 
 
-def cancel_some(connection: Connection, batch_id: str) -> list[str]:
-    """Cancel the first CHUNK requests that are open of a batch; returns them. After the last the batch is cancelled."""
-    assert {state for state in RequestState if may_move(state, RequestState.CANCELLED)} == OPEN_REQUEST_STATES
-    query = select(REQUESTS.c.id).where(REQUESTS.c.batch_id == batch_id, OPEN).order_by(REQUESTS.c.idx).limit(CHUNK)
-    cancelled = list(connection.execute(query).scalars())
+def close_some(
+    connection: Connection, batch_id: str, final: RequestState, spared: Collection[str] = frozenset()
+) -> list[str]:
+    """Cancel, or let expire, the first CHUNK requests that are open of a batch, without those spared; returns them.
+
+    After the last of them the batch is closed.
+    """
+    assert final in (RequestState.CANCELLED, RequestState.EXPIRED)
+    assert {state for state in RequestState if may_move(state, final)} == OPEN_REQUEST_STATES
+    query = select(REQUESTS.c.id).where(REQUESTS.c.batch_id == batch_id, OPEN).order_by(REQUESTS.c.idx)
+    found = connection.execute(query.limit(CHUNK + len(spared))).scalars()
+    closed = [request_id for request_id in found if request_id not in spared][:CHUNK]
     now = time.time()
-    if cancelled:
-        chosen = REQUESTS.c.id.in_(cancelled)
-        _note_each(connection, chosen, "cancelled", now)
-        moved = {"state": RequestState.CANCELLED.value, "finished_at": now}
+    if closed:
+        chosen = REQUESTS.c.id.in_(closed)
+        _note_each(connection, chosen, final.value, now)
+        moved = {"state": final.value, "finished_at": now}
         connection.execute(update(REQUESTS).where(chosen).values(moved))
     settle(connection, batch_id, now)
-    return cancelled
+    return closed
 
 
 def requeue_running(connection: Connection, request_ids: Iterable[str]) -> set[str]:
@@ -113,6 +121,8 @@ def _apply(standing: Standing, event: RequestEvent) -> tuple[str, Row | None]:
         standing.start(event)
     elif event.kind == "handed_back":
         standing.hand_back(event)
+    elif event.kind == "expired":
+        return (EXPIRED if standing.finish(event, RequestState.EXPIRED) else LATE), None
     else:
         assert event.result is not None
         row = event_row(event)
@@ -135,8 +145,8 @@ def _storable(event: RequestEvent) -> bool:
 
 
 def _keys(event: RequestEvent) -> set[Key]:
-    """What the event may be remembered as: a result can have come first, or late."""
-    kinds = (FINISHED, LATE) if event.kind == "finished" else (event.kind,)
+    """What the event may be remembered as: an end can have come first, or late."""
+    kinds = (event.kind, LATE) if event.final else (event.kind,)
     return {_key(event, kind) for kind in kinds}
 
 

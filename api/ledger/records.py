@@ -119,9 +119,10 @@ def recorded_request(row: Any) -> RecordedRequest:
 
 
 def generation_request(row: Any) -> GenerationRequest:
-    """What travels to a worker, from a row of `requests`."""
+    """What travels to a worker, from a row of `requests` with the deadline of its batch."""
     body = RequestBody.model_validate_json(row.body)
-    return GenerationRequest.model_construct(body.model_fields_set | {"request_id"}, **dict(body), request_id=row.id)
+    own = {"request_id": row.id, "expires_at": row.expires_at}
+    return GenerationRequest.model_construct(body.model_fields_set | own.keys(), **dict(body), **own)
 
 
 def batch_of_row(row: Any, counts: dict[str, int]) -> Batch:
@@ -136,5 +137,6 @@ def batch_of_row(row: Any, counts: dict[str, int]) -> Batch:
         output_path=row.output_path,
         created_at=row.created_at,
         finished_at=row.finished_at,
+        expires_at=row.expires_at,
         counts=RequestCounts(**counts),
     )

@@ -21,7 +21,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from api.ledger.columns import JsonText, SafeText
 from api.states import OPEN_REQUEST_STATES, BatchState, RequestState
 
-REVISION = "0005"
+REVISION = "0006"
 """The migration that these tables correspond to."""
 
 
@@ -56,6 +56,8 @@ class Base(DeclarativeBase):
 
 
 class BatchRow(Base):
+    """expires_at: the deadline, on the clock of the ledger's machine; NULL where there is none."""
+
     __tablename__ = "batches"
     __table_args__ = (CheckConstraint(_one_of("state", BatchState), name="state"),)
 
@@ -71,6 +73,7 @@ class BatchRow(Base):
     created_at: Mapped[float]
     finished_at: Mapped[float | None]
     delivered_at: Mapped[float | None]
+    expires_at: Mapped[float | None]
 
 
 class RequestRow(Base):
@@ -166,7 +169,8 @@ class ResultRow(Base):
 class EventRow(Base):
     """What happened to a request, in the order in which the ledger heard of it.
 
-    kind: started, handed_back, finished, late (a result after the first), failed (given up), requeued, cancelled.
+    kind: started, handed_back, finished, late (a result after the first), failed (given up), requeued, cancelled,
+    expired (by the ledger, or by the worker that it names).
     The unique key makes a notice that is delivered twice count once.
     """
 

@@ -16,6 +16,7 @@ from rq.job import JobStatus
 from rq.queue import EnqueueData
 
 from api.queue import attempts, entries, marks
+from api.queue.deadlines import on_server_clock
 from api.queue.hardening import JOB_NAME, SafeJob
 from api.queue.impostors import remove_impostors
 from api.queue.quarantine import QUARANTINE_KEY
@@ -86,7 +87,7 @@ class RequestQueue:
         for chunk in entries.chunks(requests):
             live = self.live([request.request_id for request in chunk])
             fresh = {request.request_id: request for request in chunk if request.request_id not in live}
-            self._enqueue_chunk(queue, list(fresh.values()))
+            self._enqueue_chunk(queue, on_server_clock(self._connection, list(fresh.values())))
             added += len(fresh)
             seen += len(chunk)
             if on_enqueued is not None:
@@ -120,8 +121,8 @@ class RequestQueue:
         """The right to put requests into a queue, as one of several processes; whether it was had."""
         return marks.turn(self._connection, queue_name(model, priority), wait=wait)
 
-    def cancel(self, request_ids: Sequence[str], *, batch_id: str) -> None:
-        """Take queued requests out, and tell workers to stop those that run."""
+    def withdraw(self, request_ids: Sequence[str], *, batch_id: str) -> None:
+        """Take queued requests out, and tell workers to stop those that run and to start none of the batch."""
         self._connection.set(cancel_key(batch_id), 1, ex=CANCELLED_SECONDS)
         queued = entries.remove_from_lists(self._connection, request_ids)
         entries.delete(self._connection, queued)

@@ -35,7 +35,7 @@ def publish(connection: Redis, event: RequestEvent) -> None:
 
 
 def publish_result(connection: Redis, event: RequestEvent) -> None:
-    """Append a result and, in the same step, end its queue entry, whoever holds that by now.
+    """Append a result, or word of a deadline, and in the same step end its queue entry, whoever holds that by now.
 
     A worker that dies before it has booked the request, or wakes up when it was handed on, so leaves nothing that
     anybody would run again. Published twice, when the server's answer is lost on the way, it is recorded once.
@@ -54,11 +54,11 @@ def publish_result(connection: Redis, event: RequestEvent) -> None:
 
 
 def answered(connection: Redis) -> set[str]:
-    """The requests whose result is on the stream and not in the ledger yet."""
+    """The requests of which the stream has the end and the ledger has not yet."""
     found: set[str] = set()
     start = "-"
     while entries := _parsed(cast(Any, connection.xrange(RESULTS_STREAM, start, count=SCANNED))):
-        found.update(event.request_id for _, event in entries if event is not None and event.kind == "finished")
+        found.update(event.request_id for _, event in entries if event is not None and event.final)
         start = f"({entries[-1][0]}"
     return found
 

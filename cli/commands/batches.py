@@ -149,12 +149,14 @@ def show(
 
 def cancel(batch: BatchId, redis: RedisUrl = None, data_dir: DataDir = None) -> None:
     """Cancel what of a batch is not finished; finished answers stay."""
+    from api.closing import withdraw
+
     workspace = Workspace(data_dir=data_dir, redis=redis)
     batch_id = workspace.ledger.resolve(batch)
     cancelled = workspace.ledger.cancel(batch_id)
     connection = workspace.reach()
     if connection is not None:
-        workspace.queue(connection).cancel(cancelled, batch_id=batch_id)
+        withdraw(workspace.queue(connection), batch_id, cancelled)
     typer.echo(f"{counted(len(cancelled), 'request')} of {batch_id} cancelled", err=True)
     _emit_batches([workspace.ledger.batch(batch_id)])
 

@@ -18,6 +18,7 @@ BATCH = Batch(
     output_path=None,
     created_at=0.0,
     finished_at=1.0,
+    expires_at=None,
     counts=RequestCounts(completed=9, failed=1),
 )
 

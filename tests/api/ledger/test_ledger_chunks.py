@@ -12,7 +12,7 @@ from api.ledger import batches, recording
 from api.ledger.connection import writing
 from api.ledger.ledger import Ledger
 from api.schemas import Batch, RequestCounts
-from api.states import BatchState
+from api.states import BatchState, RequestState
 
 Enter = Callable[..., Batch]
 BATCH = "batch_entering"
@@ -80,7 +80,7 @@ def test_many_requests_are_cancelled_in_several_transactions(ledger: Ledger, ent
     ledger.record([finished(f"{batch.id}-5")])
     with writing(ledger.engine, ledger.path) as connection:
         recording.begin_cancelling(connection, batch.id)
-        first = recording.cancel_some(connection, batch.id)
+        first = recording.close_some(connection, batch.id, RequestState.CANCELLED)
     between = ledger.batch(batch.id)
     assert between.state is BatchState.CANCELLING
     assert between.counts == RequestCounts(completed=1, cancelled=recording.CHUNK, queued=count - 1 - recording.CHUNK)

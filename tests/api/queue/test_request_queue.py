@@ -100,12 +100,12 @@ def test_producer_runs_no_entry_whatever_its_name(queue: RequestQueue, redis: Re
         job.perform()
 
 
-def test_cancel_takes_queued_requests_out_and_marks_the_batch(queue: RequestQueue, redis: Redis) -> None:
+def test_withdrawal_takes_queued_requests_out_and_marks_the_batch(queue: RequestQueue, redis: Redis) -> None:
     requests = _requests(2500)
     _enqueue(queue, requests)
     _enqueue(queue, _requests(1, 5000), priority="high")
     _start(redis, f"{BATCH}-0", "w", 60)
-    queue.cancel(_ids(requests[:2000]), batch_id=BATCH)
+    queue.withdraw(_ids(requests[:2000]), batch_id=BATCH)
     assert [entry.decode() for entry in redis.lrange(LIST, 0, -1)] == _ids(requests[2000:])
     assert queue.depth("m") == {"high": 1, "normal": 500, "low": 0}
     assert redis.ttl(cancel_key(BATCH)) > 3600

@@ -2,8 +2,10 @@
 
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from redis import Redis
@@ -36,6 +38,19 @@ def finished(request_id: str, text: str = "answer", *, worker: str = "mac-1", fa
     error = RequestError(code="context_length_exceeded", message="too long") if failed else None
     result = GenerationResult(request_id=request_id, text=text, finish_reason=None if failed else "stop", error=error)
     return RequestEvent(kind="finished", request_id=request_id, worker=worker, attempt=1, at=time.time(), result=result)
+
+
+@contextmanager
+def running(recorder: Recorder) -> Iterator[None]:
+    stop = threading.Event()
+    thread = threading.Thread(target=recorder.run, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 class Station:
@@ -86,7 +101,7 @@ class Station:
         job.set_status("failed")
         queue.failed_job_registry.add(job)
 
-    def enter(self, count: int) -> Batch:
+    def enter(self, count: int, *, expires_at: float | None = None) -> Batch:
         """A batch in the ledger, nothing of it in Redis."""
         return self.ledger.create_batch(
             batch_id=new_batch_id(),
@@ -98,4 +113,5 @@ class Station:
             output_path=None,
             output_format="jsonl",
             lines=[InputLine(n + 1, f"c{n}", RequestBody(prompt=f"prompt {n}")) for n in range(count)],
+            expires_at=expires_at,
         )

@@ -2,15 +2,13 @@ import logging
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from recording_station import MODEL, Station, finished, started, wait_until
+from recording_station import MODEL, Station, finished, running, started, wait_until
 from sqlalchemy import event
 
 from api.dataset.request_line import InputLine
@@ -25,19 +23,6 @@ from api.set_aside import give_up
 from api.states import BatchState, RequestState
 
 REPOSITORY = Path(__file__).parents[3]
-
-
-@contextmanager
-def running(recorder: Recorder) -> Iterator[None]:
-    stop = threading.Event()
-    thread = threading.Thread(target=recorder.run, args=(stop,))
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(20)
-        assert not thread.is_alive()
 
 
 def full_disk(station: Station, spare_pages: int) -> Callable[[], None]:

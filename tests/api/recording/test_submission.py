@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from recording_station import MODEL, Station, finished, started
 
+from api.closing import withdraw
 from api.dataset.reader import Dataset
 from api.errors import InputError, QueueError
 from api.queue import attempts
@@ -237,7 +238,7 @@ def test_what_killed_its_workers_is_not_put_back(station: Station, prompts: Path
 
 def test_a_cancelled_batch_is_not_put_back(station: Station, prompts: Path) -> None:
     batch = put(station, Dataset(prompts))
-    station.queue.cancel(station.ledger.cancel(batch.id), batch_id=batch.id)
+    withdraw(station.queue, batch.id, station.ledger.cancel(batch.id))
     assert station.waiting() == []
     assert requeue_missing(station.ledger, station.queue, batch.id) == 0
     assert station.waiting() == []

@@ -6,6 +6,7 @@ import pytest
 from recording_station import MODEL, Station, finished, started, wait_until
 
 from api import window
+from api.closing import withdraw
 from api.dataset.request_line import InputLine
 from api.errors import LedgerError
 from api.identity import new_batch_id
@@ -146,7 +147,7 @@ def test_a_redis_that_has_lost_everything_gets_the_window_again(station: Station
 def test_nothing_of_a_cancelled_batch_is_added(station: Station) -> None:
     batch = enter(station, 9)
     put(station, batch)
-    station.queue.cancel(station.ledger.cancel(batch.id), batch_id=batch.id)
+    withdraw(station.queue, batch.id, station.ledger.cancel(batch.id))
     assert station.waiting() == []
     assert top_up(station.ledger, station.queue) == 0
     assert list(station.redis.scan_iter("rq:job:*")) == []

@@ -118,7 +118,7 @@ def test_cancelled_batch_stops_its_running_request(station: Station) -> None:
     running, waiting = station.enqueue("a prompt", "another", tokens=2000)
     station.start_worker(seconds_per_token=0.05)
     wait_until(station.starts, "the start")
-    station.queue.cancel([running, waiting], batch_id=BATCH)
+    station.queue.withdraw([running, waiting], batch_id=BATCH)
     [event] = station.wait_for_results(1)
     assert event.result is not None
     assert event.result.finish_reason == "cancelled"

@@ -1,0 +1,43 @@
+"""How what is open of a batch ends before it was answered: cancelled by somebody, or expired at its deadline.
+
+The ledger decides first, so that whatever a worker says later is late. Then Redis forgets what waits, and its mark on
+the batch makes workers stop what runs. A crash in between leaves entries in Redis that nobody runs: an overdue one
+carries its deadline, and each is dropped by the worker that takes it.
+"""
+
+import logging
+import time
+from collections.abc import Iterable
+
+from api.identity import index_of
+from api.ledger.ledger import Ledger
+from api.queue.requests import RequestQueue
+
+logger = logging.getLogger("cidermill.recorder")
+
+
+def expire_overdue(ledger: Ledger, queue: RequestQueue) -> list[str]:
+    """Let what is open of batches past their deadline expire; returns those ids.
+
+    The clock of this machine, which has the ledger, decides. What is answered already, on the results stream, is left
+    to be recorded, so nothing expires while Redis is away. Raises LedgerError, redis.exceptions.RedisError.
+    """
+    overdue = ledger.overdue(time.time())
+    answered = queue.answered() if overdue else set()
+    expired: list[str] = []
+    for batch_id in overdue:
+        if some := ledger.expire(batch_id, spared=answered):
+            logger.warning("batch %s has expired, and %d of its requests with it", batch_id, len(some))
+            withdraw(queue, batch_id, some)
+            expired += some
+    return expired
+
+
+def withdraw(queue: RequestQueue, batch_id: str, request_ids: Iterable[str]) -> None:
+    """Take requests that the ledger has closed out of Redis, and stop those that run.
+
+    Of a batch that was placed in this Redis, those beyond its mark are not there. Raises redis.exceptions.RedisError.
+    """
+    mark = queue.marks([batch_id]).get(batch_id)
+    there = [request_id for request_id in request_ids if mark is None or index_of(request_id) < mark]
+    queue.withdraw(there, batch_id=batch_id)
