@@ -16,6 +16,7 @@ from rq.job import Job, JobStatus
 from rq.utils import as_text
 
 from api.queue.leases import LeaseRegistry
+from api.queue.prefix_key import PREFIX_FIELD, read_key
 from api.queue.quarantine import UnreadableJob
 
 JOB_NAME = "cidermill.generate"
@@ -33,6 +34,7 @@ STORED_FIELDS = (
     "last_heartbeat",
     "number_of_retries",
     "origin",
+    PREFIX_FIELD,
     "result_ttl",
     "retries_left",
     "started_at",
@@ -52,6 +54,9 @@ def valid_id(raw: bytes) -> str | None:
 
 class SafeJob(Job):
     """A job that is read with suspicion and that runs nothing."""
+
+    prefix = ""
+    """What its prompt begins with (api/queue/prefix_key.py)."""
 
     @property
     def func(self) -> Any:
@@ -83,6 +88,7 @@ class SafeJob(Job):
                 raise ValueError(f"no {', '.join(sorted(missing))}")
             _check_inflated_size(fields["data"])
             super().restore(fields)
+            self.prefix = read_key(fields.get(PREFIX_FIELD, b""))
             if self._status == JobStatus.CREATED or not self.timeout or self.timeout < 1:
                 raise ValueError("status or timeout out of range")
         except Exception as error:  # whatever a forged field provokes

@@ -19,6 +19,7 @@ from api.queue import attempts, entries, marks
 from api.queue.deadlines import on_server_clock
 from api.queue.hardening import JOB_NAME, SafeJob
 from api.queue.impostors import remove_impostors
+from api.queue.prefix_key import PREFIX_FIELD, prefix_key
 from api.queue.quarantine import QUARANTINE_KEY
 from api.queue.results import answered
 from api.queue.safe_queue import SETTLING_SECONDS, SafeQueue
@@ -181,6 +182,9 @@ class RequestQueue:
                 # A finished or failed job of this id has an expiry, which would take the new one with it.
                 entries.drop(pipeline, request.request_id, [queue.name])
             queue.enqueue_many([self._entry(request) for request in requests], pipeline=pipeline)
+            for request in requests:
+                if key := prefix_key(request):
+                    pipeline.hset(SafeJob.key_for(request.request_id), PREFIX_FIELD, key)
             pipeline.execute()
 
     def _entry(self, request: GenerationRequest) -> EnqueueData:
