@@ -12,6 +12,7 @@ from typing import Any
 
 from redis import Redis, exceptions
 
+from api.queue.impostors import remove_impostors
 from api.queue.presence import announce, withdraw
 from api.queue.requests import cancel_key
 from api.schemas import WorkerInfo
@@ -75,6 +76,9 @@ class Pulse(threading.Thread):
                 if self._answers:
                     logger.warning("no heartbeat: %s; trying on", type(error).__name__)
                 self._answers = False
+                if "WRONGTYPE" in str(error):
+                    with suppress(exceptions.RedisError):
+                        remove_impostors(self._connection, [])
             self._ended.wait(self._tick_seconds)
         with suppress(exceptions.RedisError):  # else its key expires
             withdraw(self._connection, self._info.name)
