@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
@@ -64,6 +65,11 @@ def shown(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def moment(at: float) -> str:
+    """Seconds since the epoch as local time, `2026-11-30 18:05`."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def counted(count: int, noun: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from api.errors import ExitCode
 from api.states import OPEN_BATCH_STATES
 from cli.commands.running import (
     Acceptance,
@@ -22,9 +23,10 @@ from cli.commands.running import (
     Temperature,
     TemplateOption,
 )
+from cli.expiry import Expires
 from cli.options import BatchId, DataDir, Model, RedisUrl, Workspace
 from cli.order import dataset_of, error_file, error_writer, model_of
-from cli.output import counted
+from cli.output import counted, moment
 
 if TYPE_CHECKING:
     from api.choices import Priority
@@ -58,6 +60,7 @@ def submit(
     n: Choices = None,
     profile: ProfileOption = None,
     acceptance: Acceptance = None,
+    expires: Expires = None,
     redis: RedisUrl = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -81,6 +84,7 @@ def submit(
         model=chosen,
         priority=priority,
         skip_invalid=skip_invalid,
+        expires_seconds=expires,
         on_invalid=error_writer(error_file(None, input_path), _say),
     )
     queue = workspace.queue(workspace.connect())
@@ -109,16 +113,23 @@ def results(
     output_format: OutputFormat = "openai",
     data_dir: DataDir = None,
 ) -> None:
-    """Write the answers of a batch, in input order; of an unfinished one those that are there."""
+    """Write the answers of a batch, in input order; of an unfinished one those that are there.
+
+    The exit code is 3 when some of its requests failed, were cancelled or expired.
+    """
     from api.dataset.writer import write_results
     from api.states import FINAL_REQUEST_STATES
     from cli.output import leaving_reader
 
     ledger = Workspace(data_dir=data_dir).ledger
-    rows = ledger.results(ledger.resolve(batch), states=FINAL_REQUEST_STATES)
+    batch_id = ledger.resolve(batch)
+    rows = ledger.results(batch_id, states=FINAL_REQUEST_STATES)
     with leaving_reader(sys.stdout):
         count = write_results(rows, output if str(output) != "-" else None, output_format)
         typer.echo(f"{counted(count, 'request')} written", err=True)
+    counts = ledger.batch(batch_id).counts
+    if counts.finished > counts.completed:
+        raise typer.Exit(ExitCode.REQUESTS_FAILED)
 
 
 def stats(batch: BatchId = "latest", data_dir: DataDir = None) -> None:
@@ -176,16 +187,20 @@ def _emit_batches(batches: list[Batch]) -> None:
         "failed": "failed",
         "created": "created",
     }
+    if any(batch.expires_at is not None for batch in batches):
+        columns |= {"expires": "expires", "expired": "expired"}
     emit((_batch_row(batch) for batch in batches), columns)
 
 
 def _batch_row(batch: Batch) -> dict[str, Any]:
-    import time
-
-    row = batch.model_dump(mode="json")
-    done = f"{batch.counts.finished}/{batch.counts.total}"
-    created = time.strftime("%Y-%m-%d %H:%M", time.localtime(batch.created_at))
-    return {**row, "done": done, "failed": batch.counts.failed, "created": created}
+    return {
+        **batch.model_dump(mode="json"),
+        "done": f"{batch.counts.finished}/{batch.counts.total}",
+        "failed": batch.counts.failed,
+        "created": moment(batch.created_at),
+        "expires": None if batch.expires_at is None else moment(batch.expires_at),
+        "expired": batch.counts.expired,
+    }
 
 
 def _emit_fleet(depth: Mapping[Priority, int], live: Sequence[WorkerInfo], model: str) -> None:

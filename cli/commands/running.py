@@ -10,10 +10,11 @@ import typer
 
 from api.choices import MAX_CHOICES, Format, Priority
 from api.errors import ExitCode, StorageError
+from cli.expiry import Expires
 from cli.interrupt import Interrupted
 from cli.options import BatchId, DataDir, Drafter, Kernels, Model, RedisUrl, Workspace
 from cli.order import dataset_of, error_file, error_writer, model_of, output_file
-from cli.output import counted
+from cli.output import counted, moment
 
 if TYPE_CHECKING:
     from api.schemas import Batch
@@ -87,6 +88,7 @@ def run(
     n: Choices = None,
     profile: ProfileOption = None,
     acceptance: Acceptance = None,
+    expires: Expires = None,
     redis: RedisUrl = None,
     data_dir: DataDir = None,
     worker: Annotated[
@@ -125,6 +127,7 @@ def run(
             output_path=output,
             output_format=output_format,
             skip_invalid=skip_invalid,
+            expires_seconds=expires,
             on_invalid=error_writer(error_file(output, input_path), view.say),
         )
         batch = _batch_of(workspace, order, view)
@@ -163,9 +166,9 @@ def _batch_of(workspace: Workspace, order: Order, view: Display) -> Batch:
     before = workspace.ledger.find_unfinished(order.fingerprint())
     if before is None:
         return register_batch(workspace.ledger, order)
-    view.say(
-        f"going on with {before.id}: {before.counts.finished} of {counted(before.counts.total, 'request')} finished"
-    )
+    deadline = "" if before.expires_at is None else f", expires {moment(before.expires_at)}"
+    finished = f"{before.counts.finished} of {counted(before.counts.total, 'request')} finished"
+    view.say(f"going on with {before.id}: {finished}{deadline}")
     return before
 
 
