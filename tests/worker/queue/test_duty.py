@@ -1,0 +1,180 @@
+"""Worker processes that are ordered about, and machines that take themselves out."""
+
+import signal
+
+import pytest
+from redis import Redis
+
+from api.queue import deaths, orders
+from api.queue.deaths import Death
+from api.queue.orders import Order
+from api.queue.presence import live_workers
+from api.schemas import WorkerInfo
+from tests.worker.queue.conftest import Station, wait_until
+from worker.duty import Duty
+from worker.shutdown import Shutdown
+
+pytestmark = pytest.mark.faults
+
+
+def live(station: Station) -> dict[str, WorkerInfo]:
+    return {info.name: info for info in live_workers(station.redis)}
+
+
+def wait_for_state(station: Station, name: str, state: str) -> None:
+    wait_until(lambda: (info := live(station).get(name)) and info.state == state, f"{name} to be {state}")
+
+
+def test_paused_worker_finishes_its_request_takes_none_and_goes_on_when_resumed(station: Station) -> None:
+    first, second = station.enqueue("a prompt", "another", tokens=20)
+    worker = station.start_worker(seconds_per_token=0.05, name="w")
+    wait_until(station.starts, "the start")
+    orders.give(station.redis, ["w"], Order.PAUSE)
+    wait_for_state(station, "w", "pausing")
+    assert live(station)["w"].request_id == first
+    assert not live(station)["w"].serves
+    [event] = station.wait_for_results(1)
+    assert (event.request_id, event.attempt) == (first, 1)
+    wait_for_state(station, "w", "paused")
+    shown = live(station)["w"]
+    assert (shown.request_id, shown.completed, shown.chip) == (None, 1, "paper")
+    assert shown.decode_tps is not None
+    assert 0 < shown.decode_tps < 20
+    assert station.queue.depth(station.model)["normal"] == 1
+    orders.give(station.redis, ["w"], Order.WORK)
+    assert [event.request_id for event in station.wait_for_results(2)] == [first, second]
+    assert {pid for _, pid in station.starts()} == {worker.pid}
+
+
+def test_drained_worker_finishes_its_request_beyond_the_grace_and_ends_well(station: Station) -> None:
+    first, _ = station.enqueue("a prompt", "another", tokens=20)
+    worker = station.start_worker(seconds_per_token=0.05, name="w", grace_seconds=0)
+    wait_until(station.starts, "the start")
+    orders.give(station.redis, ["w"], Order.DRAIN)
+    wait_for_state(station, "w", "draining")
+    orders.give(station.redis, ["w"], Order.WORK)  # a drain is not taken back
+    assert worker.wait(10) == 0
+    [event] = station.wait_for_results(1)
+    assert (event.request_id, event.result.finish_reason if event.result else None) == (first, "length")
+    assert station.queue.depth(station.model)["normal"] == 1
+    assert station.redis.keys("cidermill:order:*") == []
+    assert live(station) == {}
+    # Another process of that name is not meant by what its forerunner was ordered.
+    station.start_worker(name="w")
+    assert len(station.wait_for_results(2)) == 2
+
+
+def test_signals_count_anew_for_a_worker_that_drains(station: Station) -> None:
+    first, _ = station.enqueue("a prompt", "another", tokens=2000)
+    worker = station.start_worker(seconds_per_token=0.05, name="w", grace_seconds=3600)
+    wait_until(station.starts, "the start")
+    orders.give(station.redis, ["w"], Order.DRAIN)
+    wait_for_state(station, "w", "draining")
+    worker.send_signal(signal.SIGTERM)
+    wait_for_state(station, "w", "stopping")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(10) == 0
+    assert [event.kind for event in station.pull()] == ["started", "handed_back"]
+    assert station.redis.lrange(f"rq:queue:{station.model}:normal", 0, 0) == [first.encode()]
+
+
+def test_a_pause_outlives_the_server_and_what_it_held(station: Station) -> None:
+    station.start_worker(name="w")
+    wait_for_state(station, "w", "idle")
+    orders.give(station.redis, ["w"], Order.PAUSE)
+    wait_for_state(station, "w", "paused")
+    station.kill_server()
+    station.restart_server()
+    station._connect()
+    station.enqueue("a prompt")
+    wait_for_state(station, "w", "paused")
+    station.redis.flushall()
+    station.enqueue("a prompt")
+    wait_for_state(station, "w", "paused")
+    station.redis.rpush(orders.order_key("w"), "nonsense of a wrong type")
+    wait_until(lambda: "cannot be read" in station.logs(), "the report")
+    station.redis.set(orders.order_key("w"), b"\xff" * 2**20)
+    wait_until(lambda: "holds no order" in station.logs(), "the report")
+    wait_for_state(station, "w", "paused")
+    assert station.starts() == []
+    orders.give(station.redis, ["w"], Order.WORK)
+    station.wait_for_results(1)
+
+
+def test_a_machine_with_deaths_in_a_row_is_out_until_it_is_resumed(station: Station) -> None:
+    """Two make a row here. A worker that starts there sees it too, and other machines go on."""
+    [deadly] = station.enqueue("die")
+    for number in range(2):
+        victim = station.start_worker(name=f"victim-{number}", host="sick", settings={"deaths_in_a_row": 2})
+        wait_until(lambda victim=victim: victim.poll() is not None, "the worker's death", 30)
+    station.start_worker(name="third", host="sick", settings={"deaths_in_a_row": 2})
+    wait_for_state(station, "third", "out")
+    assert deaths.rows(station.redis, ["sick"]) == {"sick": [Death(deadly, "victim-0"), Death(deadly, "victim-1")]}
+    station.start_worker(name="fourth", host="sick", settings={"deaths_in_a_row": 2})
+    wait_for_state(station, "fourth", "out")
+    line = (
+        "machine sick takes no more requests: 2 workers in a row died on it "
+        f"(victim-0 on {deadly}, victim-1 on {deadly}); when it is well again: cidermill worker resume fourth"
+    )
+    assert line in station.logs()
+    [good] = station.enqueue("a prompt", first=1)
+    station.start_worker(name="elsewhere", host="well")
+    [event] = station.wait_for_results(1)
+    assert (event.request_id, event.worker) == (good, "elsewhere")
+    assert station.queue.set_aside(station.model)[0].workers == ("victim-0", "victim-1")
+
+    orders.give(station.redis, ["elsewhere"], Order.PAUSE)
+    wait_for_state(station, "elsewhere", "paused")
+    deaths.end_rows(station.redis, ["sick"])
+    wait_for_state(station, "third", "idle")
+    station.enqueue("one more", first=2)
+    assert station.wait_for_results(2)[1].worker in ("third", "fourth")
+
+
+def test_an_answer_ends_the_row_of_its_machine(station: Station) -> None:
+    with station.redis.pipeline() as pipeline:
+        for host, number in (("h", 0), ("h", 1), ("other", 2)):
+            deaths.note(pipeline, host, Death(f"batch_01DEAD-{number}", "w"))
+        pipeline.execute()
+    station.start_worker(name="w", host="h")
+    wait_for_state(station, "w", "idle")
+    station.enqueue("a prompt")
+    station.wait_for_results(1)
+    wait_until(lambda: station.redis.keys("cidermill:deaths:*") == [b"cidermill:deaths:other"], "the end of the row")
+
+
+def noted(redis: Redis, *requests: str) -> None:
+    with redis.pipeline() as pipeline:
+        for request in requests:
+            deaths.note(pipeline, "h", Death(request, "w"))
+        pipeline.execute()
+
+
+def test_what_is_no_answer_leaves_the_row_and_a_machine_that_is_out_stays_so(station: Station) -> None:
+    duty = Duty("w", "h", 3, Shutdown(0))
+    assert not duty.takes_requests  # it has not looked yet
+    noted(station.redis, "a", "a", "a", "a")
+    duty.look(station.redis)
+    assert duty.takes_requests  # one request alone
+    noted(station.redis, "b")
+    duty.look(station.redis)
+    assert (duty.takes_requests, duty.state(loaded=True, busy=False)) == (False, "out")
+    assert duty.state(loaded=True, busy=True) == "busy"
+    duty.answered(station.redis)
+    duty.look(station.redis)
+    assert not duty.takes_requests
+    station.redis.expire("cidermill:deaths:h", 60)
+    duty.look(station.redis)
+    assert station.redis.ttl("cidermill:deaths:h") > 60  # not forgotten while somebody reads it
+    station.redis.delete("cidermill:deaths:h")
+    station.redis.set("cidermill:deaths:h", "forged")
+    duty.look(station.redis)
+    assert duty.takes_requests
+    assert not station.redis.exists("cidermill:deaths:h")
+
+
+def test_a_limit_of_0_is_none(station: Station) -> None:
+    duty = Duty("w", "h", 0, Shutdown(0))
+    noted(station.redis, *"abcdef")
+    duty.look(station.redis)
+    assert duty.takes_requests
