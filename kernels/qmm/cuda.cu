@@ -302,6 +302,9 @@ if (threadIdx.x == 0) {
 __syncthreads();
 if (last) {
   __threadfence();
+  if (threadIdx.x == 0) {
+    const_cast<uint32_t*>(arrivals)[team] = 0;  // as it was found, for the next call that is given these counters
+  }
   const float4* from = reinterpret_cast<const float4*>(parts) + static_cast<size_t>(first_tile) * fragments;
   for (int i = threadIdx.x; i < own_tiles * fragments; i += WARPS * 32) {
     float4 value = __ldcg(from + i);

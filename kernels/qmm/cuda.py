@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import cycle
 from typing import Any
 
 import mlx.core as mx
@@ -19,6 +20,8 @@ SHARED_BYTES = 226 * 1024  # of one block; the last of 227 KiB is for what is no
 HALF_OF_SHARED_BYTES = 113 * 1024  # leaves as much for the L1 cache
 MOST_PHASES = 16
 LEAST_ELEMENTS = 8
+CALLS_APART = 512
+"""Calls of one shape until counters are used again: more than MLX ever has under way side by side."""
 SPLITS = range(1, 13)
 # Of one multiprocessor, in bytes per microsecond: from memory, and from the L2 cache. Measured on an H200.
 MEMORY_RATE, CACHE_RATE = 32_000, 45_000
@@ -82,13 +85,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Launch:
-    """What calls with an x of one shape have in common. arrivals: how many counters blocks need, None without a split.
+    """What calls with an x of one shape have in common.
 
-    arguments: keyword arguments of `kernel`.
+    arrivals: counters for the teams of a call, in turn; None without a split. arguments: keyword arguments of `kernel`.
     """
 
     kernel: Any
-    arrivals: int | None
+    arrivals: Iterator[mx.array] | None
     arguments: dict[str, Any]
 
 
@@ -194,7 +197,7 @@ def product(factory: Callable[..., Any], planner: Planner = plan) -> Product:
         ]
         return Launch(
             kernel(how.split, how.warps, how.shared_bytes),
-            max(how.teams, LEAST_ELEMENTS) if how.split > 1 else None,
+            _counters(how.teams) if how.split > 1 else None,
             {
                 "template": template,
                 "grid": (how.grid, 1, 1),
@@ -208,12 +211,23 @@ def product(factory: Callable[..., Any], planner: Planner = plan) -> Product:
         called = launch(x.shape, x.dtype, w.shape[0], group_size, bits)
         inputs = [x, w, scales, biases]
         if called.arrivals is not None:
-            # Blocks count their arrivals where they find zeros: an array of its own for each call.
-            inputs.append(mx.zeros((called.arrivals,), mx.uint32))
+            inputs.append(next(called.arrivals))
         out: list[mx.array] = called.kernel(inputs=inputs, **called.arguments)
         return out[0]
 
     return run
+
+
+def _counters(teams: int) -> Iterator[mx.array]:
+    """Zeros in which the blocks of a call count their arrivals, over and over: the last of a team leaves a zero again.
+
+    MLX sees no dependency between two calls with the same counters. It runs few operations side by side, those of one
+    CUDA graph, and what it has to zero anew for each call costs a launch.
+    """
+    zeros = mx.zeros((CALLS_APART, max(teams, LEAST_ELEMENTS)), mx.uint32)
+    rows = [zeros[row] for row in range(CALLS_APART)]
+    mx.eval(rows)
+    return cycle(rows)
 
 
 def _ceiling(dividend: int, divisor: int) -> int:

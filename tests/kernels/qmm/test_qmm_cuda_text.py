@@ -103,3 +103,28 @@ def test_what_orders_warps_and_lanes_is_missed(old: str, new: str, number: int) 
     assert multiplied(problem, RunOptions(), how)[1].defects == set()
     _, report = multiplied(problem, RunOptions(raise_on_findings=False), how, changed(old, new, number))
     assert Defect.RACE in report.defects
+
+
+def test_counters_are_left_as_they_were_found() -> None:
+    problem = Problem(13, 72, 2048, 64, 4, mx.bfloat16)
+    how = divided(problem, 3, 2, teams=2)
+    left: list[mx.array] = []
+
+    def telling(**options: Any) -> Callable[..., list[mx.array]]:
+        """The kernel with another output, to which each block copies the counter of its team at its end."""
+        tail = "__syncthreads(); if (threadIdx.x == 0) { left[team] = arrivals[team]; }"
+        names = [*options["output_names"], "left"]
+        kernel = cuda_kernel(**{**options, "source": options["source"] + tail, "output_names": names})
+
+        def call(**arguments: Any) -> list[mx.array]:
+            shapes, dtypes = [*arguments["output_shapes"], (how.teams,)], [*arguments["output_dtypes"], mx.uint32]
+            *out, counters = kernel(**{**arguments, "output_shapes": shapes, "output_dtypes": dtypes})
+            left.append(counters)
+            return out
+
+        return call
+
+    result, report = multiplied(problem, RunOptions(metered=False), how, telling)
+    assert_one_rounding(result, *problem.operands(), of_weights=mx.float32)
+    assert report.threadgroups == how.split * how.teams
+    assert left[0].tolist() == [0] * how.teams
