@@ -15,8 +15,10 @@ from rq.job import Job, JobStatus
 from rq.queue import Queue
 from rq.timeouts import BaseDeathPenalty
 from rq.utils import now
+from rq.worker.base import WorkerStatus
 
 from api.queue import attempts
+from api.queue.access import forbids
 from api.queue.hardening import JOB_NAME, SafeJob
 from api.queue.impostors import remove_impostors
 from api.queue.leases import LeaseRegistry
@@ -70,13 +72,15 @@ class BookkeepingWorker(SimpleWorker):
     _job: GenerationJob
     _lease_seconds: int
     _execution: Execution | None = None
-    _refused: exceptions.NoPermissionError | None = None
+    _refused: str | None = None
 
     def get_heartbeat_ttl(self, job: Job, working_time: float = 0.0) -> int:
         return self._lease_seconds
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """RQ's loop ends when this raises, and would take the engine with it."""
+        """RQ's loop sends one after each request, and ends when this raises; what is not due is left out."""
+        if pipeline is None and not self.should_run_maintenance_tasks:
+            return
         try:
             super().heartbeat(timeout, pipeline)
         except exceptions.RedisError as error:
@@ -87,20 +91,13 @@ class BookkeepingWorker(SimpleWorker):
 
         Raises NotOurs.
         """
+        assert isinstance(job, GenerationRqJob)
         assert self._execution is not None
-
-        def ready(status: bytes | None, worker: bytes | None) -> bool:
-            ours = status == JobStatus.STARTED.encode() and worker == self.name.encode()  # the answer was lost
-            return ours or status == JobStatus.QUEUED.encode()
-
-        def start(pipeline: Any) -> None:
+        with self.connection.pipeline() as pipeline:
+            job.started_job_registry.start(pipeline, self._execution, job, self.name)
             self.heartbeat(self._lease_seconds, pipeline=pipeline)
-            job.prepare_for_execution(self.name, pipeline=pipeline)
-            pipeline.persist(job.key)
-            pipeline.lrem(Queue(job.origin, connection=self.connection).intermediate_queue_key, 1, job.id)
-
-        if not cast(LeaseRegistry, job.started_job_registry).while_held(self._execution, ready, start):
-            raise NotOurs
+            if not pipeline.execute()[0]:
+                raise NotOurs
 
     def _renew(self, connection: Redis, job: Job, execution: Execution) -> bool:
         """On the pulse's thread. RQ's maintain_heartbeats would bring back what was taken away."""
@@ -114,13 +111,18 @@ class BookkeepingWorker(SimpleWorker):
 
     def handle_job_success(self, job: Job, queue: Queue, started_job_registry: Any, execution: Execution) -> None:
         assert isinstance(job, GenerationRqJob)
-        if not self._holds(job, execution):
-            return
         if job.run is not None and job.run.stopped_by is StopReason.HAND_BACK:
-            self._hand_back(job, queue, execution, job.run)
+            if self._holds(job, execution):
+                self._hand_back(job, queue, execution, job.run)
             return
-        super().handle_job_success(job, queue, started_job_registry, execution)
-        self.connection.delete(attempts.attempts_key(job.id), attempts.lost_key(job.id))
+        with self.connection.pipeline() as pipeline:
+            job.started_job_registry.end(pipeline, execution, job)
+            pipeline.srem(self.executions_key, execution.composite_key)
+            self.set_state(WorkerStatus.IDLE, pipeline=pipeline)
+            held = pipeline.execute()[0]
+        self.executions.pop(execution.id, None)
+        if not held:
+            self._note_loss(job)
 
     def handle_job_failure(
         self,
@@ -152,8 +154,8 @@ class BookkeepingWorker(SimpleWorker):
     def _note_refusal(self, error: exceptions.ResponseError, when: str) -> None:
         """Redis is full, or forbids something, which it will do again: then the worker stops."""
         logger.error("Redis refused something while %s: %s", when, _reason(error))
-        if isinstance(error, exceptions.NoPermissionError):
-            self._refused = error
+        if forbids(error):
+            self._refused = _reason(error)
         elif _of_wrong_type(error):
             remove_impostors(self.connection, self.queue_names())
 
@@ -164,10 +166,13 @@ class BookkeepingWorker(SimpleWorker):
         """
         if cast(LeaseRegistry, job.started_job_registry).holds(execution):
             return True
-        logger.warning("request %s ran beyond its lease; it belongs to another worker now", job.id)
+        self._note_loss(job)
         self.executions.pop(execution.id, None)
         self.connection.srem(self.executions_key, execution.composite_key)
         return False
+
+    def _note_loss(self, job: Job) -> None:
+        logger.warning("request %s ran beyond its lease; it belongs to another worker now", job.id)
 
     def _hand_back(self, job: Job, queue: Queue, execution: Execution, run: Run) -> None:
         """Put the request at the head of its queue; this attempt does not count."""
@@ -180,7 +185,7 @@ class BookkeepingWorker(SimpleWorker):
             execution.delete(job=job, pipeline=pipeline)
 
         registry = cast(LeaseRegistry, job.started_job_registry)
-        if registry.while_held(execution, lambda status, _: status == JobStatus.STARTED.encode(), write):
+        if registry.while_held(execution, write):
             logger.info("request %s handed back", job.id)
         else:  # answered by one that had lost it, or taken away
             self._let_go(job, execution)

@@ -14,6 +14,7 @@ from redis import Redis, exceptions
 
 from api.errors import CidermillError, StorageError
 from api.queue import attempts
+from api.queue.access import forbids
 from api.queue.deadlines import seconds_left
 from api.queue.impostors import remove_impostors
 from api.queue.requests import cancel_key
@@ -85,8 +86,11 @@ class GenerationJob:
 
         Raises Redis's errors: nothing was generated, or the result is in the outbox and the worker has to stop.
         """
-        run.attempt = attempts.begin(self._connection, run.request_id)
-        if self._connection.exists(cancel_key(run.batch_id)):
+        with self._connection.pipeline() as pipeline:
+            attempts.begin(pipeline, run.request_id)
+            pipeline.exists(cancel_key(run.batch_id))
+            run.attempt, _, cancelled = pipeline.execute()
+        if cancelled:
             run.stop(StopReason.CANCELLED)
             return
         try:
@@ -155,9 +159,9 @@ class GenerationJob:
                 logger.warning("Redis takes no results; %s waits in %s", event.request_id, self._outbox.path)
                 if not self._keep_trying():
                     raise
-            except exceptions.NoPermissionError:
-                raise
             except exceptions.ResponseError as error:
+                if forbids(error):
+                    raise
                 if remove_impostors(self._connection, []):
                     continue
                 logger.error("Redis refuses results: %s; %s waits", type(error).__name__, event.request_id)

@@ -9,6 +9,8 @@ subcommands would keep the server from starting.
 
 from dataclasses import dataclass
 
+from redis.exceptions import NoPermissionError, RedisError
+
 _CONNECTION = "PING\nINFO server\nACL WHOAMI\nTIME"
 
 _PRODUCER = f"""{_CONNECTION}
@@ -197,6 +199,15 @@ class Role:
 
 NO_DEFAULT_USER = "user default reset resetchannels off"
 """The line of an ACL file by which nobody gets in without a name."""
+
+
+_FORBIDDEN_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
+"""How Redis 7, and how Redis 6.2, say it of a command that a script sends."""
+
+
+def forbids(error: RedisError) -> bool:
+    """Whether Redis refused a command because the user's ACL does not allow it."""
+    return isinstance(error, NoPermissionError) or any(words in str(error) for words in _FORBIDDEN_IN_SCRIPT)
 
 
 def command_of(line: str) -> str:

@@ -1,9 +1,12 @@
 """How often a request was started, and which workers it has lost. Kept beside RQ's own count, which has no names."""
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from redis import Redis
 from redis.exceptions import ResponseError
+
+if TYPE_CHECKING:
+    from redis.client import Pipeline
 
 KEEP_SECONDS = 7 * 24 * 3600
 MOST_NAMES = 100
@@ -17,12 +20,10 @@ def lost_key(request_id: str) -> str:
     return f"cidermill:lost:{request_id}"
 
 
-def begin(connection: Redis, request_id: str) -> int:
-    """Count a start; returns the number of this attempt, from 1."""
-    with connection.pipeline() as pipeline:
-        pipeline.incr(attempts_key(request_id))
-        pipeline.expire(attempts_key(request_id), KEEP_SECONDS)
-        return cast(int, pipeline.execute()[0])
+def begin(pipeline: "Pipeline", request_id: str) -> None:
+    """Count a start: the pipeline's first answer is the number of this attempt, from 1; one more follows."""
+    pipeline.incr(attempts_key(request_id))
+    pipeline.expire(attempts_key(request_id), KEEP_SECONDS)
 
 
 def take_back(connection: Redis, request_id: str) -> None:

@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, NoReturn, cast
 
-from redis.exceptions import ResponseError
 from rq.exceptions import NoSuchJobError
 from rq.job import Job, JobStatus
 from rq.utils import as_text
@@ -42,6 +41,17 @@ STORED_FIELDS = (
     "timeout",
     "worker_name",
 )
+READ = f"""
+local function read(key)
+  if redis.call('TYPE', key).ok ~= 'hash' then return redis.call('EXISTS', key) end
+  local fields, size = {{'{"', '".join(STORED_FIELDS)}'}}, 0
+  for _, field in ipairs(fields) do size = size + redis.call('HSTRLEN', key, field) end
+  if size > {MAX_ENTRY_BYTES} then return size end
+  return redis.call('HMGET', key, unpack(fields))
+end
+"""
+"""What other scripts begin with: read(key) gives the stored fields of an entry. In place of them a number: 0 where
+there is none, and more where what is there is too large, or is no entry."""
 _REQUIRED_FIELDS = frozenset({"data", "origin", "status", "timeout"})
 _VALID_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
@@ -67,13 +77,18 @@ class SafeJob(Job):
         return LeaseRegistry(self.origin, connection=self.connection, job_class=type(self), serializer=self.serializer)
 
     def refresh(self) -> None:
-        """Read the known fields. Raises NoSuchJobError, or UnreadableJob when the entry is damaged or forged."""
-        try:
-            self._check_size()
-            values = cast(list[bytes | None], self.connection.hmget(self.key, STORED_FIELDS))
-        except ResponseError as error:
-            raise UnreadableJob(f"job {self.id} is not a hash") from error
-        fields = {name: value for name, value in zip(STORED_FIELDS, values, strict=True) if value is not None}
+        """Read the known fields. Raises as `take_over` does."""
+        self.take_over(cast(Any, self.connection.eval(f"{READ}return read(KEYS[1])", 1, self.key)))
+
+    def take_over(self, found: list[bytes | None] | int) -> None:
+        """The known fields, as the script READ found them.
+
+        Raises NoSuchJobError, or UnreadableJob when the entry is damaged or forged.
+        """
+        if isinstance(found, int) and found > 0:
+            raise UnreadableJob(f"job {self.id} is not a hash, or is larger than {MAX_ENTRY_BYTES} bytes")
+        values = [] if isinstance(found, int) else found
+        fields = {name: value for name, value in zip(STORED_FIELDS, values, strict=False) if value is not None}
         if not fields:
             raise NoSuchJobError(f"no such job: {self.id}")
         self.restore(fields)
@@ -93,13 +108,6 @@ class SafeJob(Job):
                 raise ValueError("status or timeout out of range")
         except Exception as error:  # whatever a forged field provokes
             raise UnreadableJob(f"job {self.id}: {type(error).__name__}") from error
-
-    def _check_size(self) -> None:
-        with self.connection.pipeline(transaction=False) as pipeline:
-            for name in STORED_FIELDS:
-                pipeline.hstrlen(self.key, name)
-            if sum(pipeline.execute()) > MAX_ENTRY_BYTES:
-                raise UnreadableJob(f"job {self.id} is larger than {MAX_ENTRY_BYTES} bytes")
 
     def _refuse(self) -> NoReturn:
         raise PermissionError("the queue entry names a function that this process does not run")

@@ -6,6 +6,7 @@ All times are the Redis server's: Macs whose clocks differ agree on when a lease
 
 import logging
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from redis import Redis
@@ -15,9 +16,11 @@ from rq.executions import Execution
 from rq.job import Job, JobStatus
 from rq.job_lifecycle import record_job_failure
 from rq.registry import StartedJobRegistry
+from rq.utils import utcformat
 
 from api.queue import attempts, deaths, last_seen
 from api.queue.quarantine import UnreadableJob, quarantine
+from api.queue.results import ANSWERED_SECONDS
 
 if TYPE_CHECKING:
     from redis.client import Pipeline
@@ -27,6 +30,29 @@ logger = logging.getLogger("cidermill.queue")
 
 ENDED_SEEN_MS = 600_000
 
+LEASE = """
+local now = redis.call('TIME')
+return redis.call('ZADD', KEYS[1], now[1] + now[2] / 1000000 + ARGV[2], ARGV[1])
+"""
+START = """
+if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 0 end
+local status, worker = unpack(redis.call('HMGET', KEYS[2], 'status', 'worker_name'))
+if status ~= 'queued' and not (status == 'started' and worker == ARGV[3]) then return 0 end
+redis.call('HSET', KEYS[2], 'status', 'started', 'worker_name', ARGV[3], 'started_at', ARGV[4],
+  'last_heartbeat', ARGV[4])
+redis.call('PERSIST', KEYS[2])
+redis.call('LREM', KEYS[3], 1, ARGV[2])
+return 1
+"""
+END = """
+if redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then return 0 end
+if redis.call('TYPE', KEYS[2]).ok == 'hash' then
+  redis.call('HSET', KEYS[2], 'status', 'finished')
+  redis.call('EXPIRE', KEYS[2], ARGV[2])
+end
+redis.call('DEL', unpack(KEYS, 3))
+return 1
+"""
 RENEW = """
 if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 0 end
 local now = redis.call('TIME')
@@ -55,31 +81,43 @@ class LeaseRegistry(StartedJobRegistry):
         """Do nothing: RQ calls this whenever somebody looks, without a lock, and so doubled jobs. See `reap`."""
 
     def add_execution(self, execution: Execution, pipeline: "Pipeline", ttl: int = 0, xx: bool = False) -> int:
-        """Start a lease of `ttl` seconds."""
-        ends = server_time(self.connection) + ttl
-        return cast(int, pipeline.zadd(self.key, {execution.composite_key: ends}, xx=xx))
+        """Make a lease of `ttl` seconds from the moment at which the server runs the pipeline."""
+        assert not xx, "a lease is renewed by `renew`"
+        return cast(int, pipeline.eval(LEASE, 1, self.key, execution.composite_key, str(ttl)))
+
+    def start(self, pipeline: "Pipeline", execution: Execution, job: Job, worker: str) -> None:
+        """Show the job as started by `worker` and take it off the intermediate list, as one step.
+
+        The pipeline's answer to it is 0, and nothing is done, when the lease was taken away, or when the job is neither
+        queued nor, since the answer to the same step was lost, started by this worker.
+        """
+        job.worker_name, job.started_at = worker, datetime.now(UTC)
+        job._status = JobStatus.STARTED
+        keys = (self.key, job.key, f"rq:queue:{job.origin}:intermediate")
+        pipeline.eval(START, 3, *keys, execution.composite_key, job.id, worker, utcformat(job.started_at))
+
+    def end(self, pipeline: "Pipeline", execution: Execution, job: Job) -> None:
+        """End the lease and the job, with all that was counted about it, as one step. 0: the lease was taken away."""
+        counted = (attempts.attempts_key(job.id), attempts.lost_key(job.id))
+        keys = (self.key, job.key, execution.key, f"rq:executions:{job.id}", *counted)
+        pipeline.eval(END, len(keys), *keys, execution.composite_key, str(ANSWERED_SECONDS))
 
     def holds(self, execution: Execution) -> bool:
         """Whether the lease still belongs to this execution."""
         return self.connection.zscore(self.key, execution.composite_key) is not None
 
-    def while_held(
-        self,
-        execution: Execution,
-        expected: Callable[[bytes | None, bytes | None], bool],
-        write: Callable[["Pipeline"], None],
-    ) -> bool:
-        """Commit what `write` adds to a transaction, unless the lease was taken away or the job has moved on.
+    def while_held(self, execution: Execution, write: Callable[["Pipeline"], None]) -> bool:
+        """Commit what `write` adds to a transaction, unless the lease was taken away or the job is not started.
 
-        expected: whether the job's status and worker name are those to start from. Returns whether it was committed.
+        Returns whether it was committed.
         """
         key = Job.key_for(execution.job_id)
 
         def commit(pipeline: "Pipeline") -> bool:
             held = pipeline.zscore(self.key, execution.composite_key) is not None
-            status, worker = cast(list[bytes | None], pipeline.hmget(key, ["status", "worker_name"]))
+            status = cast(bytes | None, pipeline.hget(key, "status"))
             pipeline.multi()
-            if not (held and expected(status, worker)):
+            if not held or status != JobStatus.STARTED.encode():
                 return False
             write(pipeline)
             return True

@@ -6,17 +6,14 @@ belongs to another one is passed over, and stays for that one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from pydantic import ValidationError
 from redis import Redis
 from redis.exceptions import ResponseError
-from rq.job import Job, JobStatus
+from rq.job import Job
 
 from api.schemas import RequestEvent
-
-if TYPE_CHECKING:
-    from redis.client import Pipeline
 
 RESULTS_STREAM = "cidermill:results"
 GROUP = "recorder"
@@ -26,12 +23,20 @@ SCANNED = 1000
 ANSWERED_SECONDS = 60
 """How long the queue entry of an answered request stays, for those that still hold it in a list or under a lease."""
 
+ANSWER = """
+redis.call('XADD', KEYS[1], '*', ARGV[1], ARGV[2])
+if redis.call('TYPE', KEYS[2]).ok == 'hash' then
+  redis.call('HSET', KEYS[2], 'status', 'finished')
+  redis.call('EXPIRE', KEYS[2], ARGV[3])
+end
+"""
+
 Entry = tuple[str, RequestEvent | None]
 
 
 def publish(connection: Redis, event: RequestEvent) -> None:
     """Append an event; given a pipeline, the event is part of its transaction."""
-    connection.xadd(RESULTS_STREAM, {FIELD: event.model_dump_json(exclude_defaults=True)})
+    connection.xadd(RESULTS_STREAM, {FIELD: _serialized(event)})
 
 
 def publish_result(connection: Redis, event: RequestEvent) -> None:
@@ -40,17 +45,8 @@ def publish_result(connection: Redis, event: RequestEvent) -> None:
     A worker that dies before it has booked the request, or wakes up when it was handed on, so leaves nothing that
     anybody would run again. Published twice, when the server's answer is lost on the way, it is recorded once.
     """
-    key = Job.key_for(event.request_id)
-
-    def write(pipeline: "Pipeline") -> None:
-        entered = cast(Any, pipeline.type(key)) == b"hash"
-        pipeline.multi()
-        publish(pipeline, event)
-        if entered:
-            pipeline.hset(key, "status", JobStatus.FINISHED.value)
-            pipeline.expire(key, ANSWERED_SECONDS)
-
-    connection.transaction(write, key)
+    arguments = (FIELD, _serialized(event), str(ANSWERED_SECONDS))
+    connection.eval(ANSWER, 2, RESULTS_STREAM, Job.key_for(event.request_id), *arguments)
 
 
 def answered(connection: Redis) -> set[str]:
@@ -140,6 +136,10 @@ class ResultsReader:
             self._group, self._consumer, {RESULTS_STREAM: start}, count=count, block=block_ms
         )
         return _parsed(answer[0][1]) if answer else []
+
+
+def _serialized(event: RequestEvent) -> str:
+    return event.model_dump_json(exclude_defaults=True)
 
 
 def _parsed(entries: Iterable[tuple[bytes, Mapping[bytes, bytes] | None]]) -> list[Entry]:

@@ -6,7 +6,7 @@ has a lease. What stays in the intermediate list lost its worker in between, and
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +18,7 @@ from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 from rq.worker_registration import clean_worker_registry
 
-from api.queue.hardening import SafeJob, valid_id
+from api.queue.hardening import READ, SafeJob, valid_id
 from api.queue.leases import LeaseRegistry
 from api.queue.quarantine import UnreadableJob, quarantine
 
@@ -38,6 +38,13 @@ SETTLING_SECONDS = 60.0
 CONFIRMED_PART = 20
 """A lease has ended when it is still so after this part of the settling time: 3 s of 60."""
 
+TAKE = f"""{READ}
+for i = 1, #KEYS, 2 do
+  local id = redis.call('LMOVE', KEYS[i], KEYS[i + 1], 'LEFT', 'RIGHT')
+  if id then return {{i, id, read(ARGV[1] .. id)}} end
+end
+"""
+"""From the first list that has any: which list that is, the id, and what is read of its entry."""
 GIVE_BACK = """
 if redis.call('LREM', KEYS[1], 1, ARGV[1]) == 1 then redis.call('LPUSH', KEYS[2], ARGV[1]) end
 redis.call('DEL', KEYS[3])
@@ -132,37 +139,39 @@ class SafeQueue(Queue):
         ordered = list(queues)
         end = time.monotonic() + (timeout or 0)
         while True:
-            for queue in ordered:
-                job = _take(queue, job_class or cls.job_class)
-                if job is not None:
-                    return job, queue
-            if timeout is None:
-                return None
+            found = _take(ordered, cast(type[SafeJob], job_class or cls.job_class))
+            if found is not None or timeout is None:
+                return found
             left = end - time.monotonic()
             if left <= 0:
                 raise DequeueTimeout(timeout, [queue.key for queue in ordered])
             time.sleep(min(POLL_SECONDS, left))
 
 
-def _take(queue: Queue, job_class: type[Job]) -> Job | None:
-    """Move entries to the intermediate list until one of them is a request that is really queued."""
-    key = queue.intermediate_queue_key
-    while (entry := cast(bytes | None, queue.connection.lmove(queue.key, key))) is not None:
-        job = _queued_job(queue, job_class, entry)
+def _take(queues: Sequence[Queue], job_class: type[SafeJob]) -> tuple[Job, Queue] | None:
+    """Move entries to the intermediate lists until one of them is a request that is really queued."""
+    connection = queues[0].connection
+    lists = [key for queue in queues for key in (queue.key, queue.intermediate_queue_key)]
+    prefix = job_class.redis_job_namespace_prefix
+    while (taken := cast(Any, connection.eval(TAKE, len(lists), *lists, prefix))) is not None:
+        first, entry, found = taken
+        queue = queues[first // 2]
+        job = _queued_job(queue, job_class, entry, found)
         if job is not None:
-            return job
-        queue.connection.lrem(key, 1, cast(str, entry))
+            return job, queue
+        connection.lrem(queue.intermediate_queue_key, 1, entry)
     return None
 
 
-def _queued_job(queue: Queue, job_class: type[Job], entry: bytes) -> Job | None:
-    """The job of a list entry; None for what is cancelled, listed twice, gone, damaged or forged."""
+def _queued_job(queue: Queue, job_class: type[SafeJob], entry: bytes, found: list[bytes | None] | int) -> Job | None:
+    """The job of a list entry; None for what is cancelled, listed twice, gone, damaged or forged. found: see READ."""
     job_id = valid_id(entry)
     if job_id is None:
         logger.warning("queue %s held an entry that is no request id; dropped", queue.name)
         return None
+    job = job_class(job_id, connection=queue.connection, serializer=queue.serializer)
     try:
-        job = job_class.fetch(job_id, connection=queue.connection, serializer=queue.serializer)
+        job.take_over(found)
         if job.origin != queue.name:
             raise UnreadableJob(job_id)
     except UnreadableJob:

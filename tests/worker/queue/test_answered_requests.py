@@ -6,7 +6,7 @@ import pytest
 from rq.executions import Execution
 from rq.job import JobStatus
 
-from api.queue.leases import LeaseRegistry
+from api.queue.hardening import SafeJob
 from api.queue.results import publish_result
 from api.queue.safe_queue import SafeQueue
 from api.schemas import GenerationResult, RequestEvent
@@ -32,11 +32,11 @@ def take(station: Station, seconds: int) -> tuple[SafeQueue, Execution]:
 
 
 def start(station: Station, request_id: str, execution: Execution) -> bool:
-    return LeaseRegistry(QUEUE, connection=station.redis).while_held(
-        execution,
-        lambda status, _: status == b"queued",
-        lambda pipeline: pipeline.hset(f"rq:job:{request_id}", "status", "started"),
-    )
+    job = SafeJob(request_id, connection=station.redis, serializer="json")
+    job.origin = QUEUE
+    with station.redis.pipeline() as pipeline:
+        job.started_job_registry.start(pipeline, execution, job, "w")
+        return bool(pipeline.execute()[0])
 
 
 def test_an_answered_request_that_waits_again_is_skipped(station: Station) -> None:

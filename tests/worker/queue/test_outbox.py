@@ -2,12 +2,13 @@ import stat
 from pathlib import Path
 
 import pytest
-from fakeredis import FakeStrictRedis
-from redis import exceptions
+from redis import Redis, exceptions
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from api.errors import StorageError
-from api.queue.results import RESULTS_STREAM, ResultsReader
 from api.schemas import GenerationResult, RequestEvent
+from tests.worker.queue.conftest import Station
 from worker.outbox import Outbox, deliver_leftovers
 
 
@@ -17,34 +18,34 @@ def _event(index: int) -> RequestEvent:
     return RequestEvent(kind="finished", request_id=request_id, worker="w", attempt=1, at=1.0, result=result)
 
 
-class Unreachable(FakeStrictRedis):
-    def transaction(self, *args: object, **options: object) -> object:
-        raise exceptions.ConnectionError
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of outboxes alone."""
+    (tmp_path / "outboxes").mkdir()
+    return tmp_path / "outboxes"
 
 
-def test_stored_events_are_published_in_order_and_gone(tmp_path: Path) -> None:
-    redis = FakeStrictRedis()
-    outbox = Outbox(tmp_path / "outbox-w.sqlite3")
+def test_stored_events_are_published_in_order_and_gone(folder: Path, station: Station) -> None:
+    outbox = Outbox(folder / "outbox-w.sqlite3")
     outbox.store(_event(0))
     outbox.store(_event(1))
-    assert outbox.deliver(redis) == ["batch_x-0", "batch_x-1"]
-    assert outbox.deliver(redis) == []
-    assert [event for _, event in ResultsReader(redis, "c").read()] == [_event(0), _event(1)]
+    assert outbox.deliver(station.redis) == ["batch_x-0", "batch_x-1"]
+    assert outbox.deliver(station.redis) == []
+    assert station.pull() == [_event(0), _event(1)]
     outbox.close()
-    assert list(tmp_path.iterdir()) == []
+    assert list(folder.iterdir()) == []
 
 
-def test_undelivered_event_stays_and_is_adopted_after_its_worker(tmp_path: Path) -> None:
-    outbox = Outbox(tmp_path / "outbox-w.sqlite3")
+def test_undelivered_event_stays_and_is_adopted_after_its_worker(folder: Path, station: Station) -> None:
+    outbox = Outbox(folder / "outbox-w.sqlite3")
     outbox.store(_event(0))
     with pytest.raises(exceptions.ConnectionError):
-        outbox.deliver(Unreachable())
-    redis = FakeStrictRedis()
-    assert deliver_leftovers(tmp_path, redis) == []  # its worker lives
+        outbox.deliver(Redis(unix_socket_path=str(folder / "none"), retry=Retry(NoBackoff(), 0)))
+    assert deliver_leftovers(folder, station.redis) == []  # its worker lives
     outbox.close()
-    assert deliver_leftovers(tmp_path, redis) == ["batch_x-0"]
-    assert redis.xlen(RESULTS_STREAM) == 1
-    assert list(tmp_path.iterdir()) == []
+    assert deliver_leftovers(folder, station.redis) == ["batch_x-0"]
+    assert station.pull() == [_event(0)]
+    assert list(folder.iterdir()) == []
 
 
 def test_file_is_closed_to_others(tmp_path: Path) -> None:
@@ -58,7 +59,7 @@ def test_file_is_closed_to_others(tmp_path: Path) -> None:
 
 def test_damaged_outbox_stays_and_stops_nobody(tmp_path: Path) -> None:
     (tmp_path / "outbox-w.sqlite3").write_bytes(b"no database" * 1000)
-    assert deliver_leftovers(tmp_path, FakeStrictRedis()) == []
+    assert deliver_leftovers(tmp_path, Redis()) == []
     assert (tmp_path / "outbox-w.sqlite3").exists()
 
 
