@@ -34,7 +34,7 @@ def work_until_the_second_has_started(station: Station, folder: Path, on_upkeep:
         station.model,
         name="w",
         connection=station.redis,
-        settings=station.settings(lease_seconds=2, heartbeat_seconds=0.1),
+        settings=station.settings(lease_seconds=60, heartbeat_seconds=10),
         job=GenerationJob(engine, station.redis, outbox, "w", lambda: False),
         pulse=Pulse(station.redis, info, duty, 0.1),
         shutdown=shutdown,
