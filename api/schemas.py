@@ -365,17 +365,20 @@ class JobStats(Contract):
 
 
 class RequestEvent(Contract):
-    """One entry of the results stream: a worker's notice of a start or of a hand-back, or how the request ended.
+    """One entry of the results stream: a notice of what became of an attempt, or how the request ended.
 
+    handed_back: the attempt does not count. requeued: it came to nothing, and the request waits for another worker.
     finished: with the result. expired: the worker did not run it, or not to its end, since its deadline had passed.
+    reason: of a request that was requeued.
     """
 
-    kind: Literal["started", "handed_back", "finished", "expired"]
+    kind: Literal["started", "handed_back", "requeued", "finished", "expired"]
     request_id: str
     worker: str
     attempt: int = Field(ge=1)
     at: float
     """Seconds since the epoch, on the worker's clock."""
+    reason: str | None = Field(None, max_length=100)
     result: GenerationResult | None = None
     stats: JobStats | None = None
 

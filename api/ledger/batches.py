@@ -17,7 +17,7 @@ from api.identity import BATCH_PREFIX, request_id
 from api.ledger import tallies
 from api.ledger.records import batch_of_row
 from api.ledger.rows import failed_row
-from api.ledger.tables import BATCHES, OPEN, REQUESTS, RESULTS
+from api.ledger.tables import BATCHES, EVENTS, OPEN, REQUESTS, RESULTS
 from api.schemas import Batch, RequestError
 from api.states import OPEN_BATCH_STATES, BatchState, RequestState
 
@@ -49,6 +49,7 @@ def enter_requests(
     failures = [_failure(batch_id, index, line) for index, line in numbered if isinstance(line, LineError)]
     if failures:
         connection.execute(insert(RESULTS), failures)
+        connection.execute(insert(EVENTS), [_refusal(failure, now) for failure in failures])
         tallies.add(connection, RESULTS.c.request_id.in_([row["request_id"] for row in failures]))
 
 
@@ -104,6 +105,12 @@ def _request_row(batch_id: str, index: int, line: InputLine | LineError, now: fl
 def _failure(batch_id: str, index: int, line: LineError) -> Row:
     error = RequestError(code=line.code, message=f"line {line.line}: {line.message}")
     return failed_row(request_id(batch_id, index), error, None)
+
+
+def _refusal(failure: Row, now: float) -> Row:
+    """The event of a request that failed before it was queued."""
+    told = {"kind": "failed", "worker": "", "attempt": 0, "at": now, "detail": failure["error_code"]}
+    return {"request_id": failure["request_id"], **told}
 
 
 def settle(connection: Connection, batch_id: str, at: float) -> None:

@@ -12,13 +12,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import Engine, Select, func, select, update
+from sqlalchemy import Column, Engine, Select, func, select, update
 
 from api.choices import Format, Priority
 from api.dataset.request_line import InputLine, LineError
 from api.errors import NotFoundError
+from api.event_kinds import EventKind
 from api.ledger import batches, recording, statistics
 from api.ledger.connection import create_file, open_engine, reading, writing
+from api.ledger.history import events_of, queued_entry, queued_requests, requests_named
 from api.ledger.migrate import migrate
 from api.ledger.records import BatchStats, HistoryEntry, RecordedRequest, generation_request, recorded_request
 from api.ledger.tables import BATCHES, EVENTS, OPEN, REQUESTS, RESULTS
@@ -167,12 +169,16 @@ class Ledger:
         order; one of an unknown request is logged and dropped.
         """
         with writing(self.engine, self.path) as connection:
-            return recording.record_events(connection, events)
+            notes = recording.record_events(connection, events)
+        recording.tell(notes)
+        return [note["request_id"] for note in notes if note["kind"] in recording.DECISIONS]
 
     def fail(self, request_id: str, error: RequestError, *, worker: str | None = None) -> bool:
         """Give a request up; False when it is final already, or not in this ledger."""
         with writing(self.engine, self.path) as connection:
-            return recording.fail_request(connection, request_id, error, worker)
+            notes = recording.fail_request(connection, request_id, error, worker)
+        recording.tell(notes)
+        return bool(notes)
 
     def cancel(self, batch_id: str) -> list[str]:
         """Cancel what is open of a batch; returns those ids. Raises NotFoundError.
@@ -202,6 +208,7 @@ class Ledger:
         while some is None or some:
             with writing(self.engine, self.path) as connection:
                 some = recording.close_some(connection, batch_id, final, spared)
+            recording.tell({"request_id": request_id, "kind": final.value} for request_id in some)
             closed += some
         return closed
 
@@ -263,29 +270,48 @@ class Ledger:
             raise NotFoundError(f"no request {request_id} in this ledger; an id is BATCH-INDEX, with the index from 0")
         return recorded_request(row)
 
-    def history(self, request_id: str) -> list[HistoryEntry]:
-        """What happened to a request, in the order in which the ledger heard of it."""
-        c = EVENTS.c
-        query = select(c.kind, c.worker, c.attempt, c.at).where(c.request_id == request_id).order_by(c.id)
+    def history(
+        self,
+        batch_id: str,
+        *,
+        request_ids: Collection[str] | None = None,
+        kinds: Collection[str] = tuple(EventKind),
+        after: int | None = None,
+    ) -> Iterator[HistoryEntry]:
+        """What happened to a batch, or to some of its requests: how they were queued, then the events as they came.
+
+        after: the number of an event; what came up to it, and how requests were queued, is left out.
+        """
+        if after is None and EventKind.QUEUED in kinds:
+            yield from map(queued_entry, self._pages(queued_requests(batch_id, request_ids)))
+        query = events_of(batch_id, request_ids, kinds)
+        for row in self._pages(query, (after or 0) + 1, EVENTS.c.id):
+            yield HistoryEntry(*row)
+
+    def requests_named(self, batch_id: str, name: str) -> list[str]:
+        """The ids of the requests of a batch that have `name` as their id or custom_id. Raises NotFoundError."""
         with reading(self.engine, self.path) as connection:
-            return [HistoryEntry(*row) for row in connection.execute(query)]
+            found = requests_named(connection, batch_id, name)
+        if not found:
+            raise NotFoundError(f"batch {batch_id} has no request {name!r}, neither as an id nor as a custom_id")
+        return found
 
     def stats(self, batch_id: str) -> BatchStats:
         """Sums and ratios over the results of a batch. Raises NotFoundError."""
         with reading(self.engine, self.path) as connection:
             return statistics.batch_stats(connection, batch_id)
 
-    def _pages(self, query: Select[Any], start: int = 0) -> Iterator[Any]:
-        """Rows of a query over `requests` by index, from `start` on; each page is a view of its own."""
+    def _pages(self, query: Select[Any], start: int = 0, by: Column[int] = REQUESTS.c.idx) -> Iterator[Any]:
+        """Rows of a query in the order of `by`, from `start` on; each page is a view of its own."""
         after = start - 1
         while True:
-            page = query.where(REQUESTS.c.idx > after).order_by(REQUESTS.c.idx).limit(PAGE)
+            page = query.where(by > after).order_by(by).limit(PAGE)
             with reading(self.engine, self.path) as connection:
                 rows = connection.execute(page).all()
             if not rows:
                 return
             yield from rows
-            after = rows[-1].idx
+            after = getattr(rows[-1], by.name)
 
 
 def _recorded() -> Select[Any]:

@@ -16,23 +16,30 @@ from api.ledger.rows import event_row, failed_row
 from api.ledger.tables import BATCHES, EVENTS, OPEN, REQUESTS, RESULTS
 from api.schemas import GenerationResult, RequestError, RequestEvent
 from api.states import OPEN_BATCH_STATES, OPEN_REQUEST_STATES, BatchState, RequestState, may_move
+from api.transitions import about
 
 logger = logging.getLogger("cidermill.ledger")
 
 CHUNK = 500
+DECISIONS = (FINISHED, EXPIRED)
+_TOLD = {kind: kind for kind in (LATE, EXPIRED, "failed", "cancelled")} | {FINISHED: "recorded"}
+NOT_IN_REDIS = "not_in_redis"
+"""Why a request was requeued: the ledger showed it as running, and Redis did not know it."""
 
 Row = dict[str, Any]
 Key = tuple[str, str, str, int, float]
 
 
-def record_events(connection: Connection, events: Sequence[RequestEvent]) -> list[str]:
-    """Enter events in order, each of them once however often it is delivered; returns the ids that are final now."""
+def record_events(connection: Connection, events: Sequence[RequestEvent]) -> list[Row]:
+    """Enter events in order, each of them once however often it is delivered; returns the rows of those that are new.
+
+    Those of DECISIONS among them have made their requests final.
+    """
     request_ids = list(dict.fromkeys(event.request_id for event in events))
     standings = _standings(connection, request_ids)
     heard = _heard(connection, request_ids)
     notes: list[Row] = []
     results: list[Row] = []
-    decided: list[str] = []
     for event in filter(_storable, events):
         standing = standings.get(event.request_id)
         if standing is None:
@@ -41,27 +48,38 @@ def record_events(connection: Connection, events: Sequence[RequestEvent]) -> lis
         elif heard.isdisjoint(_keys(event)):
             kind, result = _apply(standing, event)
             results += [] if result is None else [result]
-            decided += [event.request_id] if kind in (FINISHED, EXPIRED) else []
-            notes.append(_note(event.request_id, kind, event.worker, event.attempt, event.at))
+            notes.append(_note(event.request_id, kind, event.worker, event.attempt, event.at, _detail(event, result)))
             heard.add(_key(event, kind))
     _write(connection, standings, results, notes)
+    decided = [note["request_id"] for note in notes if note["kind"] in DECISIONS]
     for batch_id in dict.fromkeys(standings[request_id].batch_id for request_id in decided):
         settle(connection, batch_id, time.time())
-    return decided
+    return notes
 
 
-def fail_request(connection: Connection, request_id: str, error: RequestError, worker: str | None) -> bool:
-    """Give a request up; False when it is final already, or not in this ledger."""
+def fail_request(connection: Connection, request_id: str, error: RequestError, worker: str | None) -> list[Row]:
+    """Give a request up; returns its event, and none when it is final already, or not in this ledger."""
     standings, now = _standings(connection, [request_id]), time.time()
     standing = standings.get(request_id)
     if standing is None:
         logger.warning("%s cannot be given up: no such request in this ledger", request_id)
     if standing is None or not standing.close(RequestState.FAILED, now):
-        return False
-    note = _note(request_id, "failed", worker or "", standing.attempts, now)
+        return []
+    note = _note(request_id, "failed", worker or "", standing.attempts, now, error.code)
     _write(connection, standings, [failed_row(request_id, error, worker)], [note])
     settle(connection, standing.batch_id, now)
-    return True
+    return [note]
+
+
+def tell(notes: Iterable[Row]) -> None:
+    """Log what has become final, or came too late for that; to be called after the commit."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    for note in notes:
+        name = _TOLD.get(note["kind"])
+        if name is not None:
+            facts = {fact: note.get(fact) for fact in ("worker", "attempt", "detail")}
+            logger.info(name, extra=about(note["request_id"], **facts))
 
 
 def begin_cancelling(connection: Connection, batch_id: str) -> None:
@@ -101,7 +119,7 @@ def requeue_running(connection: Connection, request_ids: Iterable[str]) -> set[s
     still_open: set[str] = set()
     for chunk in _chunks(list(request_ids)):
         lost = REQUESTS.c.id.in_(chunk) & REQUESTS.c.state.in_(sources)
-        _note_each(connection, lost, "requeued", time.time())
+        _note_each(connection, lost, "requeued", time.time(), NOT_IN_REDIS)
         connection.execute(update(REQUESTS).where(lost).values(moved))
         waiting = REQUESTS.c.id.in_(chunk) & (REQUESTS.c.state == RequestState.QUEUED.value)
         still_open.update(connection.scalars(select(REQUESTS.c.id).where(waiting)))
@@ -119,7 +137,7 @@ def _apply(standing: Standing, event: RequestEvent) -> tuple[str, Row | None]:
     """Move the request. Returns the kind under which the event is remembered, and the row of a first result."""
     if event.kind == "started":
         standing.start(event)
-    elif event.kind == "handed_back":
+    elif event.kind in ("handed_back", "requeued"):
         standing.hand_back(event)
     elif event.kind == "expired":
         return (EXPIRED if standing.finish(event, RequestState.EXPIRED) else LATE), None
@@ -154,14 +172,32 @@ def _key(event: RequestEvent, kind: str) -> Key:
     return (event.request_id, kind, event.worker, event.attempt, event.at)
 
 
-def _note(request_id: str, kind: str, worker: str, attempt: int, at: float) -> Row:
-    return {"request_id": request_id, "kind": kind, "worker": worker, "attempt": attempt, "at": at}
+def _detail(event: RequestEvent, row: Row | None) -> str | None:
+    """row: of the first result, which may have been refused."""
+    if row is not None:
+        detail: str | None = row["error_code"] or row["finish_reason"]
+        return detail
+    if event.result is None:
+        return event.reason
+    return event.result.error.code if event.result.error else event.result.finish_reason
 
 
-def _note_each(connection: Connection, condition: Any, kind: str, at: float) -> None:
+def _note(request_id: str, kind: str, worker: str, attempt: int, at: float, detail: str | None) -> Row:
+    return {
+        "request_id": request_id,
+        "kind": kind,
+        "worker": worker,
+        "attempt": attempt,
+        "at": at,
+        "detail": detail,
+    }
+
+
+def _note_each(connection: Connection, condition: Any, kind: str, at: float, detail: str | None = None) -> None:
     worker = func.coalesce(REQUESTS.c.worker, "")
-    noted = select(REQUESTS.c.id, literal(kind), worker, REQUESTS.c.attempts, literal(at)).where(condition)
-    names = ["request_id", "kind", "worker", "attempt", "at"]
+    told = [literal(kind), worker, REQUESTS.c.attempts, literal(at), literal(detail)]
+    noted = select(REQUESTS.c.id, *told).where(condition)
+    names = ["request_id", "kind", "worker", "attempt", "at", "detail"]
     connection.execute(insert(EVENTS).from_select(names, noted.order_by(REQUESTS.c.idx)))
 
 

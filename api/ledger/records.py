@@ -38,12 +38,20 @@ class RecordedRequest:
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """One event of a request; kinds as in the table `events`."""
+    """One moment of a request's life; kind: an EventKind.
 
+    number: of the event, growing in the order in which the ledger heard; 0 for what is no event. worker: empty where
+    none was concerned. attempt: from 1, 0 before the first. at: seconds since the epoch, on the clock of whoever told.
+    detail: the reason, the finish reason, or the code of the error.
+    """
+
+    number: int
+    request_id: str
     kind: str
     worker: str
     attempt: int
     at: float
+    detail: str | None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, RowMapping, Select, and_, func, select
 from api.identity import bounds_of
 from api.ledger.batches import load_batch
 from api.ledger.records import BatchStats, WorkerShare
-from api.ledger.tables import BATCH_OF_RESULT, NOTED, REQUESTS, RESULTS, SEVERAL, STARTED, TALLIES
+from api.ledger.tables import BATCH_OF_REQUEST, NOTED, REQUESTS, RESULTS, SEVERAL, STARTED, TALLIES
 from api.ledger.tallies import MAXIMA, PHASES, SUMS
 
 R = RESULTS.c
@@ -81,7 +81,7 @@ def _ttft_percentile(connection: Connection, batch_id: str, share: float, count:
     backwards = rank > count // 2
     order = R.ttft_ms.desc() if backwards else R.ttft_ms
     first, _ = bounds_of(batch_id)
-    query = select(R.ttft_ms).where(first == BATCH_OF_RESULT, R.ttft_ms.is_not(None)).order_by(order)
+    query = select(R.ttft_ms).where(first == BATCH_OF_REQUEST, R.ttft_ms.is_not(None)).order_by(order)
     return connection.execute(query.offset(count - 1 - rank if backwards else rank).limit(1)).scalar()
 
 

@@ -21,7 +21,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from api.ledger.columns import JsonText, SafeText
 from api.states import OPEN_REQUEST_STATES, BatchState, RequestState
 
-REVISION = "0006"
+REVISION = "0007"
 """The migration that these tables correspond to."""
 
 
@@ -31,9 +31,9 @@ def _one_of(column: str, values: type[RequestState] | type[BatchState]) -> str:
 
 # Literals, not parameters: SQLite uses a partial index below only where the query repeats its condition.
 OPEN = text(f"requests.state IN ({', '.join(sorted(repr(state.value) for state in OPEN_REQUEST_STATES))})")
-_BATCH_OF_RESULT = "rtrim(request_id, '0123456789')"
-BATCH_OF_RESULT: Any = literal_column(_BATCH_OF_RESULT)
-"""The id of a result's batch with the hyphen after it."""
+_BATCH = "rtrim(request_id, '0123456789')"
+BATCH_OF_REQUEST: Any = literal_column(_BATCH)
+"""The id of the batch of a result or an event, with the hyphen after it."""
 _NOTED = "notes != '[]'"
 _SEVERAL = "further_choices IS NOT NULL"
 NOTED, SEVERAL = text(_NOTED), text(_SEVERAL)
@@ -111,7 +111,7 @@ class ResultRow(Base):
 
     __tablename__ = "results"
     __table_args__ = (
-        Index("ix_results_ttft", text(_BATCH_OF_RESULT), "ttft_ms", sqlite_where=text("ttft_ms IS NOT NULL")),
+        Index("ix_results_ttft", text(_BATCH), "ttft_ms", sqlite_where=text("ttft_ms IS NOT NULL")),
         Index("ix_results_notes", "request_id", sqlite_where=text(_NOTED)),
         Index("ix_results_further_choices", "request_id", sqlite_where=text(_SEVERAL)),
     )
@@ -170,12 +170,15 @@ class EventRow(Base):
     """What happened to a request, in the order in which the ledger heard of it.
 
     kind: started, handed_back, finished, late (a result after the first), failed (given up), requeued, cancelled,
-    expired (by the ledger, or by the worker that it names).
-    The unique key makes a notice that is delivered twice count once.
+    expired (by the ledger, or by the worker that it names). detail: the reason, the finish reason or the code of the
+    error. The unique key makes a notice that is delivered twice count once.
     """
 
     __tablename__ = "events"
-    __table_args__ = (UniqueConstraint("request_id", "kind", "worker", "attempt", "at"),)
+    __table_args__ = (
+        UniqueConstraint("request_id", "kind", "worker", "attempt", "at"),
+        Index("ix_events_batch", text(_BATCH)),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     request_id: Mapped[str] = mapped_column(ForeignKey("requests.id", ondelete="CASCADE"))
@@ -183,6 +186,7 @@ class EventRow(Base):
     worker: Mapped[str]
     attempt: Mapped[int]
     at: Mapped[float]
+    detail: Mapped[str | None]
 
 
 class TallyRow(Base):

@@ -18,6 +18,12 @@ def handed_back(request_id: str, *, worker: str = "mac-1", attempt: int = 1, at:
     return RequestEvent(kind="handed_back", request_id=request_id, worker=worker, attempt=attempt, at=at)
 
 
+def requeued(
+    request_id: str, *, worker: str = "mac-1", attempt: int = 1, at: float = 120.0, reason: str = "lease_lost"
+) -> RequestEvent:
+    return RequestEvent(kind="requeued", request_id=request_id, worker=worker, attempt=attempt, at=at, reason=reason)
+
+
 def finished(
     request_id: str,
     *,

@@ -18,7 +18,7 @@ COUNTS = "SEARCH requests USING COVERING INDEX ix_requests_batch_id_state (batch
 
 
 def plans(ledger: Ledger, ask: Callable[[], object]) -> set[str]:
-    """The steps over requests, results and tallies in the plans of all queries that `ask` makes."""
+    """The steps over requests, results, tallies and events in the plans of all queries that `ask` makes."""
     asked: list[tuple[str, Any]] = []
 
     def note(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
@@ -35,7 +35,9 @@ def plans(ledger: Ledger, ask: Callable[[], object]) -> set[str]:
             if statement.startswith("SELECT"):
                 rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
                 steps |= {detail for *_, detail in rows}
-    return {step for step in steps if any(name in step for name in ("requests", "results", "tallies", "TEMP"))}
+    return {
+        step for step in steps if any(name in step for name in ("requests", "results", "tallies", "events", "TEMP"))
+    }
 
 
 @pytest.fixture
@@ -77,3 +79,27 @@ def test_open_requests_come_from_the_index_of_what_is_open(ledger: Ledger, batch
     assert steps == {"SEARCH requests USING INDEX ix_requests_open (batch_id=? AND idx>?)"}
     steps = plans(ledger, lambda: ledger.count_open(batch.id, stop=2))
     assert steps == {"SEARCH requests USING INDEX ix_requests_open (batch_id=? AND idx<?)"}
+
+
+def test_the_history_of_a_batch_comes_page_by_page_in_the_order_of_an_index(ledger: Ledger, batch: Batch) -> None:
+    requests = "SEARCH requests USING INDEX sqlite_autoindex_requests_2 (batch_id=? AND idx>?)"
+    events = "SEARCH events USING INDEX ix_events_batch (<expr>=? AND rowid>?)"
+    assert plans(ledger, lambda: list(ledger.history(batch.id))) == {requests, events}
+    assert plans(ledger, lambda: list(ledger.history(batch.id, kinds=["late"]))) == {events}
+    assert plans(ledger, lambda: list(ledger.history(batch.id, after=1))) == {events}
+
+
+def test_the_history_of_a_request_reads_its_own_rows_alone(ledger: Ledger, batch: Batch) -> None:
+    steps = plans(ledger, lambda: list(ledger.history(batch.id, request_ids=[f"{batch.id}-1"])))
+    assert steps == {
+        "SEARCH requests USING INDEX sqlite_autoindex_requests_1 (id=?)",
+        "SEARCH events USING INDEX sqlite_autoindex_events_1 (request_id=?)",
+        "USE TEMP B-TREE FOR ORDER BY",
+    }
+
+
+def test_requests_are_found_by_name_in_indices(ledger: Ledger, batch: Batch) -> None:
+    assert plans(ledger, lambda: ledger.requests_named(batch.id, "c1")) == {
+        "SEARCH requests USING INDEX sqlite_autoindex_requests_1 (id=?)",
+        "SEARCH requests USING INDEX ix_requests_custom_id (custom_id=?)",
+    }

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from ledger_samples import finished, handed_back, measured, refused, started
 
+from api.identity import batch_of
 from api.ledger.ledger import Ledger
 from api.schemas import (
     Batch,
@@ -27,7 +28,10 @@ POISON = RequestError(code="worker_lost", message="2 workers died while running 
 
 
 def kinds(ledger: Ledger, request_id: str) -> list[tuple[str, str, int]]:
-    return [(entry.kind, entry.worker, entry.attempt) for entry in ledger.history(request_id)]
+    """Of its events."""
+    first, *events = ledger.history(batch_of(request_id), request_ids=[request_id])
+    assert (first.kind, first.worker, first.attempt) == ("queued", "", 0)
+    return [(entry.kind, entry.worker, entry.attempt) for entry in events]
 
 
 def text_of(ledger: Ledger, request_id: str) -> str | None:

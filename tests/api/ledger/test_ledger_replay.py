@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledger_samples import finished, handed_back, lines, refused, started
+from ledger_samples import finished, handed_back, lines, refused, requeued, started
 
 from api.ledger.ledger import Ledger
+from api.ledger.records import HistoryEntry
 from api.schemas import RequestEvent
 from api.states import FINAL_REQUEST_STATES, BatchState, RequestState
 
@@ -18,13 +19,19 @@ REQUESTS, WORKERS = 3, ("mac-1", "mac-2")
 NAMES = (f"batch_{number}" for number in itertools.count())
 
 moments = st.tuples(
-    st.sampled_from(["started", "handed_back", "finished", "refused"]),
+    st.sampled_from(["started", "handed_back", "requeued", "finished", "refused"]),
     st.integers(0, REQUESTS - 1),
     st.sampled_from(WORKERS),
     st.integers(1, 3),
     st.integers(1, 4),
 )
-MAKERS = {"started": started, "handed_back": handed_back, "finished": finished, "refused": refused}
+MAKERS = {
+    "started": started,
+    "handed_back": handed_back,
+    "requeued": requeued,
+    "finished": finished,
+    "refused": refused,
+}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +65,13 @@ def outcome(ledger: Ledger, batch_id: str) -> list[object]:
     rows = list(ledger.results(batch_id))
     states = [(row.state, row.worker, row.attempts, row.started_at, row.finished_at) for row in rows]
     results = [row.result.model_dump(exclude={"request_id"}) if row.result else None for row in rows]
-    return [states, results, [ledger.history(row.request_id) for row in rows], ledger.batch(batch_id).state]
+    histories = [[happened(entry) for entry in ledger.history(batch_id, request_ids=[row.request_id])] for row in rows]
+    return [states, results, histories, ledger.batch(batch_id).state]
+
+
+def happened(entry: HistoryEntry) -> tuple[str, str, int, float | None, str | None]:
+    at = None if entry.kind == "queued" else entry.at
+    return (entry.kind, entry.worker, entry.attempt, at, entry.detail)
 
 
 @settings(max_examples=60, deadline=None)

@@ -11,7 +11,7 @@ from pathlib import Path
 from redis import Redis
 
 from api.dataset.request_line import InputLine
-from api.identity import new_batch_id
+from api.identity import batch_of, new_batch_id
 from api.ledger.ledger import Ledger
 from api.queue.connection import connect
 from api.queue.requests import RequestQueue, SafeQueue
@@ -63,6 +63,11 @@ class Station:
         self.server = PrivateServer.start(self.data_dir)
         self.redis: Redis = connect(self.server.url, patience_seconds=0.2)
         self.queue = RequestQueue(self.redis, max_attempts=2, request_timeout_seconds=60, settling_seconds=0)
+
+    def happened(self, request_id: str) -> list[str]:
+        """The kinds of the request's events."""
+        entries = self.ledger.history(batch_of(request_id), request_ids=[request_id], after=0)
+        return [entry.kind for entry in entries]
 
     def kill_server(self) -> None:
         os.kill(self.server.pid, signal.SIGKILL)
