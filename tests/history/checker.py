@@ -9,7 +9,7 @@ from statistics import median
 from tests.history.history import History
 
 FINAL = frozenset({"completed", "failed", "cancelled", "expired"})
-DECISIONS = frozenset({"finished", "failed", "cancelled"})
+DECISIONS = frozenset({"finished", "failed", "cancelled", "expired"})
 RECORDS = "recorded"
 
 
@@ -37,13 +37,13 @@ def nothing_is_lost(history: History) -> Iterator[Violation]:
 
 
 def decided_once(history: History) -> Iterator[Violation]:
-    """A request becomes final by one event, has one result (none where it was cancelled), and keeps it."""
+    """A request becomes final by one event, has one result (none where it was cancelled or expired), and keeps it."""
     for row in history.rows.values():
         decisions = [event for event in row.events if event[0] in DECISIONS]
         if row.state in FINAL and len(decisions) != 1:
             yield Violation("decided_once", row.request_id, f"{len(decisions)} decisions: {decisions}")
-        by_order = row.state == "cancelled" and row.results == 0
-        if row.state in FINAL and row.results != 1 and not by_order:
+        wanted = {"cancelled": (0, 1), "expired": (0,)}.get(row.state, (1,))
+        if row.state in FINAL and row.results not in wanted:
             yield Violation("decided_once", row.request_id, f"{row.results} results")
         for kind, worker, attempt in decisions:
             if kind == "finished" and (worker, attempt) != (row.worker, row.attempt):
@@ -62,6 +62,8 @@ def counts_add_up(history: History) -> Iterator[Violation]:
             yield Violation("counts", batch.batch_id, says)
         if states.keys() <= FINAL and batch.state not in FINAL:
             yield Violation("counts", batch.batch_id, f"all requests are final, the batch is {batch.state}")
+        if batch.state in FINAL - {"cancelled"} and ("expired" in states) is not (batch.state == "expired"):
+            yield Violation("counts", batch.batch_id, f"it is {batch.state} with requests {dict(states)}")
 
 
 def nothing_recorded_runs_again(history: History) -> Iterator[Violation]:
@@ -96,7 +98,7 @@ def failures_have_their_cause(history: History) -> Iterator[Violation]:
     silent = {note.process for note in history.of_kind("kill", "stop")}
     for row in history.rows.values():
         wanted = history.accepted.get(row.request_id)
-        if wanted is None or row.state not in FINAL or row.state == "cancelled":
+        if wanted is None or row.state not in FINAL or row.state in ("cancelled", "expired"):
             continue
         if row.error_code == "worker_lost":
             names = (row.error_message or "").rpartition(": ")[2].split(", ")
@@ -112,6 +114,25 @@ def failures_have_their_cause(history: History) -> Iterator[Violation]:
             yield Violation("cause", row.request_id, f"it is {row.state}: {row.error_code}: {row.error_message}")
 
 
+def deadlines_hold(history: History) -> Iterator[Violation]:
+    """What has a deadline is final soon after it, and does not start after it; nothing expires before, or without one.
+
+    A fault can keep the recorder from its work, again and again, and a worker between its look at the deadline and the
+    start.
+    """
+    for row in history.rows.values():
+        deadline = history.accepted[row.request_id].expires_at if row.request_id in history.accepted else None
+        if row.state == "expired" and (deadline is None or row.finished_at is None or row.finished_at < deadline):
+            yield Violation("deadline", row.request_id, f"expired at {row.finished_at}, its deadline is {deadline}")
+        elif deadline is not None and (row.finished_at or inf) > deadline + 10 * history.longest_fault:
+            yield Violation("deadline", row.request_id, f"open until {row.finished_at}, its deadline is {deadline}")
+    for note in history.of_kind("start"):
+        wanted = history.accepted.get(note.request_id or "")
+        if wanted is not None and note.at > (wanted.expires_at or inf) + 3 * history.longest_fault:
+            says = f"{note.process} started it at {note.at}, its deadline is {wanted.expires_at}"
+            yield Violation("deadline", wanted.request_id, says)
+
+
 RULES = (
     nothing_is_lost,
     decided_once,
@@ -119,6 +140,7 @@ RULES = (
     nothing_recorded_runs_again,
     answers_are_the_requests_own,
     failures_have_their_cause,
+    deadlines_hold,
 )
 
 

@@ -9,13 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Accepted:
-    """A request as it was handed in. text: its one right answer. deadly: it kills whoever runs it."""
+    """A request as it was handed in. text: its one right answer. deadly: it kills whoever runs it.
+
+    expires_at: the deadline of its batch, in seconds since the epoch; None = there is none.
+    """
 
     request_id: str
     batch_id: str
     text: str
     deadly: bool = False
     overdue: bool = False
+    expires_at: float | None = None
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Row:
     attempt: int | None = None
     events: tuple[tuple[str, str, int], ...] = ()
     """(kind, worker, attempt)"""
+    finished_at: float | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ class History:
     rows: dict[str, Row] = field(default_factory=dict)
     batches: dict[str, BatchRow] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
+    longest_fault: float = 3.0
+    """Seconds for which one fault may keep a process, or the server, from what it should do."""
 
     def of_kind(self, *kinds: str) -> list[Note]:
         return [note for note in self.notes if note.kind in kinds]

@@ -1,6 +1,10 @@
-"""Who hands requests in, cancels some, and puts back what Redis lost, as an operator does and through the same API."""
+"""Who hands requests in, some with a deadline, cancels some, and puts back what Redis lost.
+
+As an operator does, and through the same API.
+"""
 
 import random
+import time
 from pathlib import Path
 from typing import cast
 
@@ -9,6 +13,7 @@ from redis.exceptions import RedisError
 from sqlalchemy import func, select
 
 from api.choices import Priority
+from api.closing import withdraw
 from api.dataset.request_line import InputLine
 from api.errors import QueueError
 from api.identity import new_batch_id, request_id
@@ -23,6 +28,8 @@ from tests.history.worker_entry import DEADLY
 from tests.worker.scripted_engine import scripted_text
 
 OVERDUE_TOKENS, OVERDUE_SECONDS = 1000, 1
+BRIEF_SECONDS = (0.5, 3.0)
+"""Deadlines of batches, from their entry."""
 
 
 class Producer:
@@ -36,21 +43,27 @@ class Producer:
         self._timeouts: dict[str, float] = {}
         self._entered = 0
 
-    def enter(self, size: int, redis: Redis) -> None:
-        """A batch into the ledger, then on the queue. An outage leaves it in the ledger, for `resume`."""
+    def enter(self, size: int, redis: Redis, expires_seconds: float | None = None) -> None:
+        """A batch into the ledger, then on the queue. An outage leaves it in the ledger, for `resume`.
+
+        expires_seconds: until its deadline, before which some of it may run; None = only every sixth batch has one.
+        """
         self._entered += 1
-        overdue = self._entered % 6 == 3
+        overdue = self._entered % 6 == 3 and expires_seconds is None
+        if self._entered % 6 == 5 and expires_seconds is None:
+            expires_seconds = self._chance.uniform(*BRIEF_SECONDS)
+        expires_at = None if expires_seconds is None else time.time() + expires_seconds
         lines, expected = [], []
         batch_id = new_batch_id()
         for index in range(3 if overdue else size):
-            deadly = not overdue and self._entered % 4 == 2 and index == size // 2
+            deadly = not overdue and expires_at is None and self._entered % 4 == 2 and index == size // 2
             tokens = OVERDUE_TOKENS if overdue else self._chance.randint(1, 5)
             prompt = f"{DEADLY if deadly else 'say'} {self._seed}/{self._entered}/{index}"
             lines.append(InputLine(index + 1, str(index), RequestBody(prompt=prompt, max_tokens=tokens)))
             text = scripted_text(prompt, tokens)
-            expected.append(Accepted(request_id(batch_id, index), batch_id, text, deadly, overdue))
+            expected.append(Accepted(request_id(batch_id, index), batch_id, text, deadly, overdue, expires_at))
         self._timeouts[batch_id] = OVERDUE_SECONDS if overdue else 600
-        priority = cast(Priority, self._chance.choice(PRIORITIES))
+        priority = cast(Priority, self._chance.choice(PRIORITIES)) if expires_at is None else "high"
         self.ledger.create_batch(
             batch_id=batch_id,
             model=MODEL,
@@ -61,6 +74,7 @@ class Producer:
             output_path=None,
             output_format="jsonl",
             lines=lines,
+            expires_at=expires_at,
         )
         self.accepted |= {one.request_id: one for one in expected}
         self._queue(redis, batch_id).enqueue(self.ledger.open_requests(batch_id), model=MODEL, priority=priority)
@@ -68,8 +82,7 @@ class Producer:
     def cancel(self, redis: Redis) -> None:
         """The oldest batch that has something open."""
         for batch_id in self.open_batches()[:1]:
-            cancelled = self.ledger.cancel(batch_id)
-            self._queue(redis, batch_id).cancel(cancelled, batch_id=batch_id)
+            withdraw(self._queue(redis, batch_id), batch_id, self.ledger.cancel(batch_id))
 
     def resume(self, redis: Redis) -> None:
         """Put back what is open and unknown to Redis."""
@@ -110,12 +123,17 @@ class Producer:
             count = select(s.request_id, func.count()).group_by(s.request_id)
             counts = dict(connection.execute(count).tuples().all())
             found = {}
-            for request, state in connection.execute(select(r.id, r.state)):
+            for request, state, finished_at in connection.execute(select(r.id, r.state, r.finished_at)):
                 result = results.get(request)
                 given = ("text", "error_code", "error_message", "worker", "attempt")
                 fields = {} if result is None else {name: getattr(result, name) for name in given}
                 found[request] = Row(
-                    request, state, counts.get(request, 0), events=tuple(events.get(request, ())), **fields
+                    request,
+                    state,
+                    counts.get(request, 0),
+                    events=tuple(events.get(request, ())),
+                    finished_at=finished_at,
+                    **fields,
                 )
         return found
 

@@ -208,9 +208,17 @@ class Run:
         except PASSING:
             self._to_resume = True
 
+    def _expiry(self, fault: Fault) -> None:
+        try:
+            with self.fleet.connect() as redis:
+                self.producer.enter(self.sizes.batch, redis, fault.seconds)
+        except PASSING:
+            self._to_resume = True
+
     def _history(self) -> History:
         notes = notes_in([self.folder / "runner.jsonl", *self.fleet.journals.glob("*.jsonl")])
-        return History(self.producer.accepted, self.producer.rows(), self.producer.batch_rows(), notes)
+        rows, batches = self.producer.rows(), self.producer.batch_rows()
+        return History(self.producer.accepted, rows, batches, notes, 1.5 * self.sizes.lease)
 
 
 def report(history: History, struck: Counter[str], seed: int, seconds: float) -> dict[str, Any]:

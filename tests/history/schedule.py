@@ -20,6 +20,7 @@ SHARED_KINDS = (
     "recorder_kill",
     "second_recorder",
     "cancel",
+    "expiry",
 )
 """What can happen to what all share."""
 
@@ -67,6 +68,7 @@ def _shared(chance: random.Random, seconds: float, lease: float, gap: float) -> 
         "ledger_full": 2.0,
         "outbox_full": 2.0,
         "second_recorder": max(4.0, gap),
+        "expiry": 1.0,
     }
     for at, kind in zip(_times(chance, seconds, gap), _rounds(chance, SHARED_KINDS), strict=False):
         yield Fault(at, kind, seconds=lasting.get(kind, 0.0))

@@ -9,12 +9,16 @@ import pytest
 from tests.history.checker import Handover, Violation, check, handovers, outages, slow, summary
 from tests.history.history import Accepted, BatchRow, History, Note, Row
 
-B = "batch_A"
+B, BRIEF = "batch_A", "batch_B"
 DONE, POISON, LATE, DROPPED = (f"{B}-{index}" for index in range(4))
+IN_TIME, MISSED = (f"{BRIEF}-{index}" for index in range(2))
 
 
 def clean() -> History:
-    """One answered after a hand-over, one that killed two workers, one that ran too long, one cancelled."""
+    """One answered after a hand-over, one that killed two workers, one that ran too long, one cancelled.
+
+    Of a batch with a deadline at 5, one answered and one expired.
+    """
     lost = "the request was set aside: 2 workers died while running it: w1, w2"
     return History(
         accepted={
@@ -22,6 +26,8 @@ def clean() -> History:
             POISON: Accepted(POISON, B, "never", deadly=True),
             LATE: Accepted(LATE, B, "too much", overdue=True),
             DROPPED: Accepted(DROPPED, B, "unwanted"),
+            IN_TIME: Accepted(IN_TIME, BRIEF, "quick", expires_at=5.0),
+            MISSED: Accepted(MISSED, BRIEF, "slow", expires_at=5.0),
         },
         rows={
             DONE: Row(
@@ -36,8 +42,22 @@ def clean() -> History:
             POISON: Row(POISON, "failed", 1, "", "worker_lost", lost, "w2", None, (("failed", "w2", 2),)),
             LATE: Row(LATE, "failed", 1, "", "request_timeout", "late", "w4", 1, (("finished", "w4", 1),)),
             DROPPED: Row(DROPPED, "cancelled", 0, events=(("cancelled", "", 0), ("late", "w4", 1))),
+            IN_TIME: Row(
+                IN_TIME,
+                "completed",
+                1,
+                "quick",
+                worker="w5",
+                attempt=1,
+                events=(("finished", "w5", 1),),
+                finished_at=5.5,
+            ),
+            MISSED: Row(MISSED, "expired", 0, events=(("expired", "w5", 1), ("late", "w5", 1)), finished_at=6.0),
         },
-        batches={B: BatchRow(B, "completed", 4, {"completed": 1, "failed": 2, "cancelled": 1, "queued": 0})},
+        batches={
+            B: BatchRow(B, "completed", 4, {"completed": 1, "failed": 2, "cancelled": 1, "queued": 0}),
+            BRIEF: BatchRow(BRIEF, "expired", 2, {"completed": 1, "expired": 1}),
+        },
         notes=[
             Note(1.0, "start", "w1", POISON),
             Note(1.1, "kill", "w1", POISON, "poison"),
@@ -48,6 +68,9 @@ def clean() -> History:
             Note(7.5, "start", "w4", DONE),
             Note(7.9, "end", "w4", DONE),
             Note(8.0, "recorded", "recorder-0", DONE),
+            Note(4.9, "start", "w5", IN_TIME),
+            Note(5.5, "end", "w5", IN_TIME),
+            Note(13.9, "start", "w5", MISSED),
         ],
     )
 
@@ -63,9 +86,9 @@ def note(*fields: object) -> Callable[[History], None]:
     return lambda history: history.notes.append(Note(*fields))  # type: ignore[arg-type]
 
 
-def batch(**changes: object) -> Callable[[History], None]:
+def batch(batch_id: str = B, **changes: object) -> Callable[[History], None]:
     def plant(history: History) -> None:
-        history.batches[B] = replace(history.batches[B], **changes)
+        history.batches[batch_id] = replace(history.batches[batch_id], **changes)
 
     return plant
 
@@ -75,6 +98,10 @@ def forget(*kinds: str) -> Callable[[History], None]:
         history.notes = [one for one in history.notes if one.kind not in kinds]
 
     return plant
+
+
+def no_deadline(history: History) -> None:
+    history.accepted[MISSED] = replace(history.accepted[MISSED], expires_at=None)
 
 
 PLANTED: dict[str, tuple[Callable[[History], object], set[tuple[str, str]]]] = {
@@ -93,10 +120,22 @@ PLANTED: dict[str, tuple[Callable[[History], object], set[tuple[str, str]]]] = {
     "open batch": (batch(state="in_progress"), {("counts", B)}),
     "ran again": (note(8.1, "start", "w5", DONE), {("ran_again", DONE)}),
     "another's answer": (row(DONE, text="unwanted"), {("attribution", DONE)}),
-    "never generated": (forget("end"), {("attribution", DONE)}),
+    "never generated": (forget("end"), {("attribution", DONE), ("attribution", IN_TIME)}),
     "set aside for nothing": (forget("kill"), {("cause", POISON)}),
     "set aside after one": (row(POISON, error_message="1 worker died while running it: w1"), {("cause", POISON)}),
     "poison answered": (row(POISON, error_code=None), {("cause", POISON)}),
+    "completed with an expired request": (batch(BRIEF, state="completed"), {("counts", BRIEF)}),
+    "expired without an expired request": (batch(state="expired"), {("counts", B)}),
+    "expired and completed": (
+        row(MISSED, events=(("finished", None, None), ("expired", "", 1))),
+        {("decided_once", MISSED)},
+    ),
+    "expired and answered": (row(MISSED, results=1), {("decided_once", MISSED)}),
+    "expired before its deadline": (row(MISSED, finished_at=4.9), {("deadline", MISSED)}),
+    "expired without a deadline": (no_deadline, {("deadline", MISSED)}),
+    "open after its deadline": (row(MISSED, finished_at=35.1), {("deadline", MISSED)}),
+    "answered long after its deadline": (row(IN_TIME, finished_at=35.1), {("deadline", IN_TIME)}),
+    "started after its deadline": (note(14.1, "start", "w6", MISSED), {("deadline", MISSED)}),
     "damaged": (row(LATE, error_code="damaged_entry"), {("cause", LATE)}),
 }
 
