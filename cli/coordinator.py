@@ -133,6 +133,7 @@ class Coordinator:
         if self.server:
             shared["lease_seconds"] = str(min(settings.lease_seconds, LOCAL_LEASE_SECONDS))
             shared["heartbeat_seconds"] = str(min(settings.heartbeat_seconds, LOCAL_HEARTBEAT_SECONDS))
+            shared["deaths_in_a_row"] = "0"  # without this machine nobody would go on
         return {f"CIDERMILL_{name.upper()}": value for name, value in shared.items()}
 
     def _keep_alive(self) -> list[str]:
@@ -174,6 +175,7 @@ _WORKER_SETTINGS = (
     "lease_seconds",
     "heartbeat_seconds",
     "max_attempts",
+    "deaths_in_a_row",
     "request_timeout_seconds",
 )
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from api.errors import CidermillError, ExitCode
-from cli.commands import batches, fleet, history, machine, running, server, tuning
+from cli.commands import batches, fleet, history, machine, running, server, tuning, workers
 from cli.interrupt import Interrupted, raise_on_signals
 from cli.log import log_printably
 from cli.output import printable
@@ -47,7 +47,7 @@ def cidermill(
     pass
 
 
-for module in (running, batches, history, fleet, server, machine, tuning):
+for module in (running, batches, history, fleet, workers, server, machine, tuning):
     module.register(app)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.errors import ExitCode
+from api.errors import ExitCode, QueueError
 from api.states import OPEN_BATCH_STATES
 from cli.commands.running import (
     Acceptance,
@@ -26,7 +26,7 @@ from cli.commands.running import (
 from cli.expiry import Expires
 from cli.options import BatchId, DataDir, Model, RedisUrl, Workspace
 from cli.order import dataset_of, error_file, error_writer, model_of
-from cli.output import counted, moment
+from cli.output import counted, moment, printable
 
 if TYPE_CHECKING:
     from api.choices import Priority
@@ -98,7 +98,10 @@ def status(batch: OptionalBatch = None, redis: RedisUrl = None, data_dir: DataDi
 
     workspace = Workspace(data_dir=data_dir, redis=redis)
     if batch is None:
-        _emit_batches(workspace.ledger.batches())
+        listed = workspace.ledger.batches()
+        _emit_batches(listed)
+        if any(one.state in OPEN_BATCH_STATES for one in listed):
+            _say_who_is_missing(workspace)
         return
     found = workspace.ledger.batch(workspace.ledger.resolve(batch))
     _emit_batches([found])
@@ -203,7 +206,23 @@ def _batch_row(batch: Batch) -> dict[str, Any]:
     }
 
 
+def _say_who_is_missing(workspace: Workspace) -> None:
+    """Which models requests wait for that no worker takes. Batches can be listed without Redis."""
+    from api.queue.presence import live_workers
+    from cli.fleet_view import unserved
+
+    try:
+        connection = workspace.reach()
+    except QueueError as error:
+        _say(printable(f"what workers do is not known: {error}"))
+        return
+    if connection is not None:
+        for sentence in unserved(workspace.queue(connection).demand(), live_workers(connection)):
+            _say(printable(sentence))
+
+
 def _emit_fleet(depth: Mapping[Priority, int], live: Sequence[WorkerInfo], model: str) -> None:
+    from cli.fleet_view import no_server
     from cli.output import emit
 
     emit(
@@ -222,5 +241,5 @@ def _emit_fleet(depth: Mapping[Priority, int], live: Sequence[WorkerInfo], model
         "completed": "completed",
     }
     emit(serving, columns)
-    if not serving:
-        typer.echo(f"no live worker serves {model}; start one: cidermill worker --model {model}", err=True)
+    if not any(worker.serves for worker in live if worker.model == model):
+        _say(no_server(model, live))

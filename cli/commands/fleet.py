@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from api.errors import NotFoundError
+from cli.commands.workers import register_orders
 from cli.options import DataDir, Drafter, Kernels, Model, RedisUrl, Workspace
 
 if TYPE_CHECKING:
@@ -17,13 +18,18 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command(epilog="Example: cidermill worker --redis redis://mill:6379 --model mlx-community/Qwen3-4B-4bit")(
-        worker
-    )
+    group = typer.Typer(subcommand_metavar="[drain|pause|resume] ...")
+    group.callback(
+        invoke_without_command=True,
+        epilog="Example: cidermill worker --redis redis://mill:6379 --model mlx-community/Qwen3-4B-4bit",
+    )(worker)
+    register_orders(group)
+    app.add_typer(group, name="worker")
     app.command(epilog="Example: cidermill record --redis redis://mill:6379")(record)
 
 
 def worker(
+    context: typer.Context,
     model: Model = None,
     drafter: Drafter = None,
     kernels: Kernels = None,
@@ -35,7 +41,11 @@ def worker(
     """Serve one model: take requests from the queue, generate, return results, until told to stop.
 
     The first SIGTERM or Ctrl-C lets the running request finish, or hands it back; a second one hands it back at once.
+    The commands below tell workers that are running, on whatever machine, what to do.
     """
+    if context.invoked_subcommand is not None:
+        _refuse_options_of_a_worker(context)
+        return
     workspace = Workspace(data_dir=data_dir, redis=redis, model=model, drafter=drafter, kernels=kernels)
     settings = workspace.settings
     connection = workspace.connect()
@@ -86,6 +96,15 @@ def load_engine(workspace: Workspace, *, fresh: bool = False, adopt: Adopt | Non
     )
     spec = ModelSpec.parse(settings.model)
     return Engine.load(spec, options, lambda message: typer.echo(message, err=True), fresh=fresh)
+
+
+def _refuse_options_of_a_worker(context: typer.Context) -> None:
+    """They would be read and forgotten. Raises a usage error."""
+    sources = [context.get_parameter_source(name) for name in context.params]
+    if any(source is not None and source.name == "COMMANDLINE" for source in sources):
+        raise typer.BadParameter(
+            f"options of {context.invoked_subcommand} go behind it: cidermill worker {context.invoked_subcommand} ..."
+        )
 
 
 def _check_demand(workspace: Workspace, connection: Redis, model: str) -> None:

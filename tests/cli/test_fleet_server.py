@@ -150,8 +150,11 @@ def test_a_batch_goes_all_the_way_and_nobody_is_refused_anything(mill: Mill, fle
         ]
         later = mill.run("submit", mill.input([{"prompt": "Four."}], "later.jsonl"), "-m", "other", env=producer)
         assert later.returncode == 0, later.stderr
-        for command in ("status", "resume", "cancel"):
-            done = mill.run(command, "latest", env=producer)
+        for command in (["status"], ["status", "latest"], ["resume", "latest"], ["cancel", "latest"], ["workers"]):
+            done = mill.run(*command, env=producer)
+            assert done.returncode == 0, done.stderr
+        for command in (["pause", "--all"], ["resume", "--all", "--wait"]):
+            done = mill.run("worker", *command)
             assert done.returncode == 0, done.stderr
     finally:
         for worker in filter(None, (first, second)):

@@ -10,7 +10,13 @@ from mill import Mill
 from api.errors import ExitCode
 from cli.main import EXIT_CODES, app
 
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+TOP = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+BELOW = {
+    f"{name} {below}": command
+    for name, group in TOP.items()
+    for below, command in getattr(group, "commands", {}).items()
+}
+COMMANDS = TOP | BELOW
 EXAMPLE = "Example: "
 
 
@@ -24,8 +30,10 @@ def example(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_example_parses(name: str) -> None:
-    program, command, *arguments = example(name)
-    assert (program, command) == ("cidermill", name)
+    program, *words = example(name)
+    depth = len(name.split())
+    assert (program, " ".join(words[:depth])) == ("cidermill", name)
+    arguments = words[depth:]
     # An unknown option, a missing argument, a choice that does not exist or a word too many raises.
     with COMMANDS[name].make_context(name, arguments) as context:
         assert context.args == []
@@ -41,7 +49,7 @@ def test_the_command_and_each_of_its_parameters_have_a_sentence(name: str) -> No
             assert parameter.help, f"{name}: {parameter.name}"
 
 
-@pytest.mark.parametrize("name", ["run", "worker"])
+@pytest.mark.parametrize("name", ["run", "worker", "worker drain"])
 def test_help_is_shown_with_the_example(name: str, mill: Mill) -> None:
     arguments = example(name)[1:]
     done = mill.run(*arguments, "--help")
@@ -54,7 +62,7 @@ def test_help_is_shown_with_the_example(name: str, mill: Mill) -> None:
 def test_without_arguments_the_commands_are_listed(mill: Mill) -> None:
     done = mill.run()
     shown = done.stdout + done.stderr
-    assert all(re.search(rf"^  {name} +\S", shown, re.M) for name in COMMANDS)
+    assert all(re.search(rf"^  {name} +\S", shown, re.M) for name in TOP)
     assert not mill.data_dir.exists()
 
 
