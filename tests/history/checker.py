@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from statistics import median
 
-from tests.history.history import History
+from tests.history.history import History, Note
 
 FINAL = frozenset({"completed", "failed", "cancelled", "expired"})
 DECISIONS = frozenset({"finished", "failed", "cancelled", "expired"})
@@ -117,8 +117,7 @@ def failures_have_their_cause(history: History) -> Iterator[Violation]:
 def deadlines_hold(history: History) -> Iterator[Violation]:
     """What has a deadline is final soon after it, and does not start after it; nothing expires before, or without one.
 
-    A fault can keep the recorder from its work, again and again, and a worker between its look at the deadline and the
-    start.
+    Faults can keep the recorder from its work, again and again.
     """
     for row in history.rows.values():
         deadline = history.accepted[row.request_id].expires_at if row.request_id in history.accepted else None
@@ -126,11 +125,28 @@ def deadlines_hold(history: History) -> Iterator[Violation]:
             yield Violation("deadline", row.request_id, f"expired at {row.finished_at}, its deadline is {deadline}")
         elif deadline is not None and (row.finished_at or inf) > deadline + 10 * history.longest_fault:
             yield Violation("deadline", row.request_id, f"open until {row.finished_at}, its deadline is {deadline}")
+    dark = outages(history)
     for note in history.of_kind("start"):
         wanted = history.accepted.get(note.request_id or "")
-        if wanted is not None and note.at > (wanted.expires_at or inf) + 3 * history.longest_fault:
-            says = f"{note.process} started it at {note.at}, its deadline is {wanted.expires_at}"
-            yield Violation("deadline", wanted.request_id, says)
+        deadline = None if wanted is None else wanted.expires_at
+        if (
+            deadline is not None
+            and note.at > deadline + PROMPT_SECONDS
+            and not _hindered(history, dark, note, deadline)
+        ):
+            says = f"{note.process} started it at {note.at}, its deadline is {deadline}"
+            yield Violation("deadline", note.request_id or "", says)
+
+
+PROMPT_SECONDS = 1.0
+"""From a worker's look at a deadline to its note of the start, on a busy machine."""
+
+
+def _hindered(history: History, dark: list[tuple[float, float]], start: Note, deadline: float) -> bool:
+    """Whether a fault came between the clock's answer, to the producer or to this worker, and what was made of it."""
+    since = deadline - 2 * history.longest_fault
+    stopped = any(note.process == start.process and since < note.at < start.at for note in history.of_kind("stop"))
+    return stopped or any(begin < start.at and since < end for begin, end in dark)
 
 
 RULES = (

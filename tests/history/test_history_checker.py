@@ -70,7 +70,7 @@ def clean() -> History:
             Note(8.0, "recorded", "recorder-0", DONE),
             Note(4.9, "start", "w5", IN_TIME),
             Note(5.5, "end", "w5", IN_TIME),
-            Note(13.9, "start", "w5", MISSED),
+            Note(5.9, "start", "w5", MISSED),
         ],
     )
 
@@ -135,7 +135,7 @@ PLANTED: dict[str, tuple[Callable[[History], object], set[tuple[str, str]]]] = {
     "expired without a deadline": (no_deadline, {("deadline", MISSED)}),
     "open after its deadline": (row(MISSED, finished_at=35.1), {("deadline", MISSED)}),
     "answered long after its deadline": (row(IN_TIME, finished_at=35.1), {("deadline", IN_TIME)}),
-    "started after its deadline": (note(14.1, "start", "w6", MISSED), {("deadline", MISSED)}),
+    "started after its deadline": (note(6.1, "start", "w6", MISSED), {("deadline", MISSED)}),
     "damaged": (row(LATE, error_code="damaged_entry"), {("cause", LATE)}),
 }
 
@@ -151,6 +151,21 @@ def test_a_planted_violation_is_found(name: str) -> None:
     plant(history)
     assert {(violation.rule, violation.request_id) for violation in check(history)} == expected
     assert all(isinstance(violation, Violation) and violation.says for violation in check(history))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        [Note(5.5, "stop", "w6")],
+        [Note(4.0, "outage", "server"), Note(5.2, "outage_over", "server")],
+    ],
+)
+def test_a_start_after_its_deadline_is_excused_by_a_fault_in_between(fault: list[Note]) -> None:
+    history = clean()
+    history.notes += [*fault, Note(7.0, "start", "w6", MISSED)]
+    assert check(history) == []
+    history.notes += [Note(7.1, "start", "w7", MISSED)]
+    assert len(check(history)) == (1 if fault[0].kind == "stop" else 0)
 
 
 def test_hand_over_is_counted_from_the_kill_to_the_start_elsewhere() -> None:
