@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from api.queue.connection import connect
 from api.queue.requests import RequestQueue
 from api.queue.server import PrivateServer
+from tests.queue_backends import redis, shared_server
+
+__all__ = ["redis", "shared_server"]
 
 
 @pytest.fixture
@@ -22,15 +24,11 @@ def runtime_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def server(runtime_dir: Path, tmp_path: Path) -> Iterator[PrivateServer]:
+    """A server of this test alone, to stop and to kill."""
     started = PrivateServer.start(tmp_path / "data")
     yield started
     if started.alive():
         started.stop()
-
-
-@pytest.fixture
-def redis(server: PrivateServer) -> Redis:
-    return connect(server.url)
 
 
 @pytest.fixture

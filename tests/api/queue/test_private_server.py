@@ -8,7 +8,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from redis import Redis
 
 from api.errors import QueueError
 from api.queue import server as server_module
@@ -28,7 +27,7 @@ def test_bundled_binary_is_where_it_is_expected() -> None:
     assert os.access(get_binary_path(), os.X_OK)
 
 
-def test_server_is_private_and_durable(server: PrivateServer, redis: Redis, tmp_path: Path) -> None:
+def test_server_is_private_and_durable(server: PrivateServer, tmp_path: Path) -> None:
     assert stat.S_IMODE(_socket(server).stat().st_mode) == 0o600
     assert stat.S_IMODE(_socket(server).parent.stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "data" / "redis").stat().st_mode) == 0o700
@@ -40,6 +39,7 @@ def test_server_is_private_and_durable(server: PrivateServer, redis: Redis, tmp_
         "port": "0",
         "dir": str(tmp_path / "data" / "redis"),
     }
+    redis = connect(server.url)
     assert {name: redis.config_get(name)[name] for name in expected} == expected
     assert (tmp_path / "data" / "redis" / "server.log").exists()
 
@@ -138,8 +138,8 @@ def test_link_in_place_of_the_folder_is_refused(runtime_dir: Path, tmp_path: Pat
         PrivateServer.start(tmp_path / "data")
 
 
-def test_damaged_file_is_an_error_that_names_the_log(server: PrivateServer, redis: Redis, tmp_path: Path) -> None:
-    redis.set("key", "value" * 1000)
+def test_damaged_file_is_an_error_that_names_the_log(server: PrivateServer, tmp_path: Path) -> None:
+    connect(server.url).set("key", "value" * 1000)
     server.stop()
     [log] = (tmp_path / "data" / "redis").glob("appendonlydir/*.incr.aof")
     log.write_bytes(b"garbage in the middle\r\n" + log.read_bytes())

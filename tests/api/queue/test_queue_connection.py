@@ -3,7 +3,7 @@ import time
 from pathlib import Path
 
 import pytest
-from redis import Redis, exceptions
+from redis import exceptions
 
 from api.errors import ExitCode, QueueError
 from api.queue.connection import connect, redacted
@@ -52,7 +52,8 @@ def test_url_that_cannot_be_used_is_refused_without_its_password(url: str, said:
     assert time.monotonic() - before < 5
 
 
-def test_wrong_password_is_told_from_no_answer(redis: Redis, server: PrivateServer) -> None:
+def test_wrong_password_is_told_from_no_answer(server: PrivateServer) -> None:
+    redis = connect(server.url)
     redis.config_set("requirepass", "right")
     redis.auth("right")
     with pytest.raises(QueueError, match="refuses"):

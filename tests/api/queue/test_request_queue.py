@@ -8,11 +8,13 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from api.queue import attempts
+from api.queue.connection import connect
 from api.queue.hardening import JOB_NAME, SafeJob
 from api.queue.leases import server_time
 from api.queue.quarantine import quarantine
 from api.queue.requests import RequestQueue, SetAside, cancel_key, queue_name
 from api.queue.safe_queue import FIRST_SEEN_SECONDS, GRACE_SECONDS, SafeQueue
+from api.queue.server import PrivateServer
 from api.schemas import ChatMessage, GenerationRequest, Priority
 
 BATCH = "batch_01TEST"
@@ -169,6 +171,16 @@ def test_renewal_is_on_the_servers_clock_and_revives_nothing(queue: RequestQueue
 
 
 def test_nothing_is_taken_away_soon_after_a_start_of_the_server(redis: Redis) -> None:
+    up = redis.info("server")["uptime_in_seconds"]
+    queue = RequestQueue(redis, max_attempts=2, request_timeout_seconds=60, settling_seconds=up + 1000)
+    _enqueue(queue, _requests(1))
+    _start(redis, f"{BATCH}-0", "w", -1)
+    queue.maintain("m")
+    assert redis.zcard(LEASES) == 1
+
+
+def test_a_server_settles_for_a_minute(server: PrivateServer) -> None:
+    redis = connect(server.url)
     queue = RequestQueue(redis, max_attempts=2, request_timeout_seconds=60)
     _enqueue(queue, _requests(1))
     _start(redis, f"{BATCH}-0", "w", -1)

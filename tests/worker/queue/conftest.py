@@ -19,6 +19,9 @@ from api.queue.results import ResultsReader
 from api.queue.server import PrivateServer
 from api.schemas import GenerationRequest, RequestEvent
 from api.settings import Settings
+from tests.queue_backends import redis, shared_server
+
+__all__ = ["redis", "shared_server"]
 
 REPOSITORY = Path(__file__).parents[3]
 BATCH = "batch_01TEST"

@@ -1,0 +1,153 @@
+"""What a worker books of a request's life: taken, answered, handed back, lost, cancelled. In one process, on both kinds
+of Redis."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from api.queue.attempts import attempts_key
+from api.queue.requests import RequestQueue, cancel_key
+from api.queue.results import ResultsReader
+from api.schemas import GenerationRequest, WorkerInfo
+from api.settings import Settings
+from tests.worker.queue.conftest import BATCH
+from tests.worker.scripted_engine import ScriptedEngine
+from worker.duty import Duty
+from worker.job import GenerationJob
+from worker.outbox import Outbox
+from worker.pulse import Pulse
+from worker.rq_worker import GenerationWorker
+from worker.shutdown import Shutdown
+
+ONE, TWO = f"{BATCH}-0", f"{BATCH}-1"
+LIST, LEASES = "rq:queue:m:normal", "rq:wip:m:normal"
+Event = tuple[str, str, int]
+
+
+class Bench:
+    """A queue of two requests, and a worker that stops after one."""
+
+    def __init__(self, redis: Redis, folder: Path) -> None:
+        self.redis, self._folder = redis, folder
+        self.queue = RequestQueue(redis, max_attempts=2, request_timeout_seconds=60, settling_seconds=0)
+        requests = [GenerationRequest(request_id=one, prompt="p", max_tokens=3) for one in (ONE, TWO)]
+        self.queue.enqueue(requests, model="m", priority="normal")
+        self._reader = ResultsReader(redis, "c")
+        self.shutdown = Shutdown(grace_seconds=60)
+
+    def work(self, meanwhile: Callable[[], object]) -> None:
+        """Run the first request; meanwhile: called when its generation starts."""
+
+        def on_start(_: GenerationRequest) -> None:
+            self.shutdown.request()
+            meanwhile()
+
+        info = WorkerInfo(
+            name="w", model="m", state="idle", host="h", pid=1, chip="", drafter="", verification="", seen_at=0
+        )
+        outbox = Outbox(self._folder / "outbox-w.sqlite3")
+        duty = Duty("w", "h", 3, self.shutdown)
+        duty.look(self.redis)
+        worker = GenerationWorker(
+            "m",
+            name="w",
+            connection=self.redis,
+            settings=Settings(data_dir=self._folder, model="m", lease_seconds=45, heartbeat_seconds=5),
+            job=GenerationJob(ScriptedEngine(on_start=on_start), self.redis, outbox, "w", lambda: False),
+            pulse=Pulse(self.redis, info, duty, 5),
+            shutdown=self.shutdown,
+            patience_seconds=0,
+        )
+        worker.subscribe = lambda: None  # type: ignore[method-assign] # leaving it takes RQ up to a second
+        worker.work(logging_level="WARNING")
+        outbox.close()
+
+    def events(self) -> list[Event]:
+        return [(e.kind, e.request_id, e.attempt) for _, e in self._reader.read(block_ms=1) if e is not None]
+
+    def waiting(self) -> list[str]:
+        return [entry.decode() for entry in self.redis.lrange(LIST, 0, -1)]
+
+    def left_behind(self) -> list[bytes]:
+        """Leases, executions, and requests on their way."""
+        return [
+            *self.redis.zrange(LEASES, 0, -1),
+            *self.redis.lrange(f"{LIST}:intermediate", 0, -1),
+            *self.redis.keys("rq:execution:*"),
+        ]
+
+
+@pytest.fixture
+def bench(redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setenv("CIDERMILL_CONFIG", str(tmp_path / "none.toml"))
+    return Bench(redis, tmp_path)
+
+
+def test_a_running_request_is_under_a_lease_of_its_worker(bench: Bench) -> None:
+    seen: list[object] = []
+
+    def look() -> None:
+        [(member, ends)] = bench.redis.zrange(LEASES, 0, -1, withscores=True)
+        job = bench.redis.hmget(f"rq:job:{ONE}", "status", "worker_name")
+        seen.extend([member.decode().partition(":")[0], 43 < ends - bench.redis.time()[0] <= 46, job])
+        seen.append(bench.redis.llen(f"{LIST}:intermediate"))
+
+    bench.work(look)
+    assert seen == [ONE, True, [b"started", b"w"], 0]
+
+
+def test_an_answer_ends_lease_count_and_entry(bench: Bench) -> None:
+    bench.work(lambda: None)
+    assert bench.events() == [("started", ONE, 1), ("finished", ONE, 1)]
+    assert bench.waiting() == [TWO]
+    assert bench.left_behind() == []
+    assert bench.redis.exists(attempts_key(ONE)) == 0
+    assert bench.queue.live([ONE, TWO]) == {TWO}
+
+
+def test_what_is_handed_back_is_next_again_and_no_attempt_is_used_up(bench: Bench) -> None:
+    bench.work(bench.shutdown.request)  # the second time: at once
+    assert bench.events() == [("started", ONE, 1), ("handed_back", ONE, 1)]
+    assert bench.waiting() == [ONE, TWO]
+    assert bench.left_behind() == []
+    assert bench.redis.get(attempts_key(ONE)) == b"0"
+    assert bench.redis.hmget(f"rq:job:{ONE}", "status", "retries_left") == [b"queued", b"1"]
+
+
+def test_an_answer_after_the_lease_was_taken_away_is_offered_and_ends_the_other_run(bench: Bench) -> None:
+    def take_away() -> None:
+        for member in bench.redis.zrange(LEASES, 0, -1):
+            bench.redis.zadd(LEASES, {member: 1})
+        bench.queue.maintain("m")
+        assert bench.waiting() == [ONE, TWO]
+
+    bench.work(take_away)
+    assert bench.events() == [("started", ONE, 1), ("finished", ONE, 1)]
+    assert bench.left_behind() == []
+    assert bench.redis.hget(f"rq:job:{ONE}", "status") == b"finished"
+    assert bench.queue.live([ONE, TWO]) == {TWO}
+
+
+def test_what_was_lost_is_not_handed_back(bench: Bench) -> None:
+    def forget() -> None:
+        bench.queue.forget([ONE])
+        bench.shutdown.request()
+
+    bench.work(forget)
+    assert bench.events() == [("started", ONE, 1)]
+    assert bench.waiting() == [TWO]
+    assert bench.left_behind() == []
+    assert bench.redis.exists(f"rq:job:{ONE}") == 0
+
+
+def test_a_request_of_a_cancelled_batch_does_not_start(bench: Bench) -> None:
+    bench.redis.set(cancel_key(BATCH), 1)
+    for request_id in (ONE, TWO):
+        bench.redis.hset(f"rq:job:{request_id}", "status", "queued")
+    bench.shutdown.wait = lambda seconds: bench.shutdown.request() or True  # type: ignore[method-assign]
+    bench.work(lambda: pytest.fail("it started"))
+    assert bench.events() == []
+    assert bench.waiting() == []
+    assert bench.left_behind() == []
