@@ -18,6 +18,7 @@ from rq.worker.base import WorkerStatus
 
 from api.queue.connection import set_patience
 from api.queue.impostors import remove_impostors
+from api.queue.prefix_order import TakenLast
 from api.queue.requests import queue_name
 from api.queue.safe_queue import POLL_SECONDS, SafeQueue
 from api.schemas import PRIORITIES
@@ -60,11 +61,13 @@ class GenerationWorker(BookkeepingWorker):
         self._patience_seconds = patience_seconds
         self._current: Run | None = None
         settling = settings.lease_seconds + BEATS_TO_SETTLE * settings.heartbeat_seconds
+        taken_last = TakenLast()
         queues = [
             SafeQueue(
                 queue_name(model, priority),
                 connection,
                 settling_seconds=settling,
+                taken_last=taken_last,
                 job_class=GenerationRqJob,
                 death_penalty_class=NoDeathPenalty,
             )

@@ -102,7 +102,15 @@ _WORKER = f"""{_CONNECTION}
 {_UPKEEP}
 CLIENT INFO
 CLIENT SETNAME x
-LMOVE rq:queue:x rq:queue:x:intermediate LEFT RIGHT
+EVAL script 3 rq:queue:x rq:queue:x:intermediate cidermill:round:x
+LRANGE rq:queue:x 0 0
+LREM rq:queue:x 1 y
+RPUSH rq:queue:x:intermediate y
+HSET rq:job:x taken 1
+HMGET cidermill:round:x left
+HSET cidermill:round:x left 1
+EXPIRE cidermill:round:x 1
+DEL cidermill:round:x
 LLEN rq:queue:x
 SMEMBERS rq:queues
 HSET rq:worker:x state idle
@@ -236,7 +244,7 @@ ROLES = {
     role.name: role
     for role in (
         _role("producer", _PRODUCER, f"{_SHARED_KEYS} {_FLEET_KEYS} {_LEASE_KEYS} {_WINDOW_KEYS}"),
-        _role("worker", _WORKER, f"{_SHARED_KEYS} {_FLEET_KEYS} {_UPKEEP_KEYS}", "rq:pubsub:*"),
+        _role("worker", _WORKER, f"{_SHARED_KEYS} {_FLEET_KEYS} {_UPKEEP_KEYS} cidermill:round:*", "rq:pubsub:*"),
         _role("coordinator", _COORDINATOR, f"{_SHARED_KEYS} {_FLEET_KEYS} {_UPKEEP_KEYS} {_WINDOW_KEYS}"),
     )
 }

@@ -20,6 +20,7 @@ from rq.worker_registration import clean_worker_registry
 
 from api.queue.hardening import READ, SafeJob, valid_id
 from api.queue.leases import LeaseRegistry
+from api.queue.prefix_order import ROUND, ROUND_SECONDS, TAKE_IN_ORDER, TakenLast, round_key
 from api.queue.quarantine import UnreadableJob, quarantine
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ SETTLING_SECONDS = 60.0
 CONFIRMED_PART = 20
 """A lease has ended when it is still so after this part of the settling time: 3 s of 60."""
 
-TAKE = f"""{READ}
-for i = 1, #KEYS, 2 do
-  local id = redis.call('LMOVE', KEYS[i], KEYS[i + 1], 'LEFT', 'RIGHT')
+TAKE = f"""{READ}{TAKE_IN_ORDER}
+for i = 1, #KEYS, 3 do
+  local id = take_in_order(KEYS[i], KEYS[i + 1], KEYS[i + 2], ARGV[2], {ROUND}, {ROUND_SECONDS})
   if id then return {{i, id, read(ARGV[1] .. id)}} end
 end
 """
@@ -84,12 +85,22 @@ class SafeQueue(Queue):
     job_class = SafeJob
 
     def __init__(
-        self, name: str, connection: Redis, *, settling_seconds: float = SETTLING_SECONDS, **options: Any
+        self,
+        name: str,
+        connection: Redis,
+        *,
+        settling_seconds: float = SETTLING_SECONDS,
+        taken_last: TakenLast | None = None,
+        **options: Any,
     ) -> None:
-        """settling_seconds: see SETTLING_SECONDS. options: RQ's; the serializer cannot be chosen."""
+        """settling_seconds: see SETTLING_SECONDS. taken_last: of a worker over all of its queues.
+
+        options: RQ's; the serializer cannot be chosen.
+        """
         options["serializer"] = JSONSerializer
         super().__init__(name, connection=connection, **options)
         self._settling_seconds = settling_seconds
+        self.taken_last = taken_last or TakenLast()
 
     @property
     def started_job_registry(self) -> LeaseRegistry:
@@ -132,11 +143,12 @@ class SafeQueue(Queue):
         serializer: Any = None,  # noqa: ARG003
         death_penalty_class: Any = None,  # noqa: ARG003
     ) -> tuple[Job, Queue] | None:
-        """Take the first request, queues in the given order. timeout: seconds to wait; None = not at all.
+        """Take the next request (api/queue/prefix_order.py), queues in the given order.
 
+        timeout: seconds to wait; None = not at all. The first queue knows what was taken last.
         RQ's own way for several queues (BLPOP) loses the request of a worker that dies right after it.
         """
-        ordered = list(queues)
+        ordered = cast(list[SafeQueue], list(queues))
         end = time.monotonic() + (timeout or 0)
         while True:
             found = _take(ordered, cast(type[SafeJob], job_class or cls.job_class))
@@ -148,22 +160,25 @@ class SafeQueue(Queue):
             time.sleep(min(POLL_SECONDS, left))
 
 
-def _take(queues: Sequence[Queue], job_class: type[SafeJob]) -> tuple[Job, Queue] | None:
+def _take(queues: Sequence[SafeQueue], job_class: type[SafeJob]) -> tuple[Job, Queue] | None:
     """Move entries to the intermediate lists until one of them is a request that is really queued."""
-    connection = queues[0].connection
-    lists = [key for queue in queues for key in (queue.key, queue.intermediate_queue_key)]
-    prefix = job_class.redis_job_namespace_prefix
-    while (taken := cast(Any, connection.eval(TAKE, len(lists), *lists, prefix))) is not None:
+    connection, last = queues[0].connection, queues[0].taken_last
+    keys = [key for queue in queues for key in (queue.key, queue.intermediate_queue_key, round_key(queue.name))]
+    namespace = job_class.redis_job_namespace_prefix
+    while (taken := cast(Any, connection.eval(TAKE, len(keys), *keys, namespace, last.key))) is not None:
         first, entry, found = taken
-        queue = queues[first // 2]
+        queue = queues[first // 3]
         job = _queued_job(queue, job_class, entry, found)
         if job is not None:
+            last.key = job.prefix
             return job, queue
         connection.lrem(queue.intermediate_queue_key, 1, entry)
     return None
 
 
-def _queued_job(queue: Queue, job_class: type[SafeJob], entry: bytes, found: list[bytes | None] | int) -> Job | None:
+def _queued_job(
+    queue: Queue, job_class: type[SafeJob], entry: bytes, found: list[bytes | None] | int
+) -> SafeJob | None:
     """The job of a list entry; None for what is cancelled, listed twice, gone, damaged or forged. found: see READ."""
     job_id = valid_id(entry)
     if job_id is None:
