@@ -28,7 +28,7 @@ from tests.history.worker_entry import DEADLY
 from tests.worker.scripted_engine import scripted_text
 
 OVERDUE_TOKENS, OVERDUE_SECONDS = 1000, 1
-BRIEF_SECONDS = (0.5, 3.0)
+BRIEF_SECONDS = (0.2, 2.0)
 """Deadlines of batches, from their entry."""
 
 

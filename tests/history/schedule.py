@@ -68,7 +68,7 @@ def _shared(chance: random.Random, seconds: float, lease: float, gap: float) -> 
         "ledger_full": 2.0,
         "outbox_full": 2.0,
         "second_recorder": max(4.0, gap),
-        "expiry": 1.0,
+        "expiry": 0.5,
     }
     for at, kind in zip(_times(chance, seconds, gap), _rounds(chance, SHARED_KINDS), strict=False):
         yield Fault(at, kind, seconds=lasting.get(kind, 0.0))
