@@ -217,6 +217,7 @@ def fill(folder: Path, requests: int) -> None:
                 if requests > 1:
                     connection.execute(text(copy), {"count": requests})
             tallies.add(connection, RESULTS.c.request_id != request_id(batch.id, 0))
+            connection.execute(text("UPDATE batches SET completed = :count"), {"count": requests})
 
 
 def entered(ledger: Ledger, requests: int) -> Batch:

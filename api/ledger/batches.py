@@ -8,25 +8,24 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, exists, func, insert, or_, select, update
+from sqlalchemy import Connection, Select, delete, func, insert, or_, select, update
 
 from api.choices import Priority
 from api.dataset.request_line import InputLine, LineError, default_custom_id
 from api.errors import LedgerError, NotFoundError
 from api.identity import BATCH_PREFIX, request_id
-from api.ledger import tallies
+from api.ledger import counts, tallies
 from api.ledger.records import batch_of_row
 from api.ledger.rows import failed_row
-from api.ledger.tables import BATCHES, EVENTS, OPEN, REQUESTS, RESULTS
+from api.ledger.tables import BATCHES, EVENTS, REQUESTS, RESULTS
 from api.schemas import Batch, RequestError
-from api.states import OPEN_BATCH_STATES, BatchState, RequestState
+from api.states import OPEN_BATCH_STATES, OPEN_REQUEST_STATES, BatchState, RequestState
 
 CHUNK = 1000
 """Requests entered or removed in one transaction: some 2 MB of prompts, a few hundredths of a second."""
 ABANDONED_SECONDS = 600.0
 """How long after its last request a batch that is being entered counts as left behind by a process that died."""
 LATEST = "latest"
-_EXPIRED = REQUESTS.c.state == RequestState.EXPIRED.value
 
 Row = dict[str, Any]
 
@@ -45,7 +44,7 @@ def enter_requests(
     """
     _check_entering(connection, batch_id)
     now = time.time()
-    connection.execute(insert(REQUESTS), [_request_row(batch_id, index, line, now) for index, line in numbered])
+    counts.enter(connection, [_request_row(batch_id, index, line, now) for index, line in numbered])
     failures = [_failure(batch_id, index, line) for index, line in numbered if isinstance(line, LineError)]
     if failures:
         connection.execute(insert(RESULTS), failures)
@@ -63,8 +62,9 @@ def end_of_entry(connection: Connection, batch_id: str) -> None:
 
 def remove_some(connection: Connection, batch_id: str) -> bool:
     """Remove up to CHUNK requests of a batch, and the batch itself after the last; whether anything is left."""
-    some = select(REQUESTS.c.id).where(REQUESTS.c.batch_id == batch_id).limit(CHUNK)
-    if connection.execute(delete(REQUESTS).where(REQUESTS.c.id.in_(some))).rowcount:
+    some = connection.scalars(select(REQUESTS.c.id).where(REQUESTS.c.batch_id == batch_id).limit(CHUNK)).all()
+    if some:
+        counts.remove(connection, some)
         return True
     connection.execute(delete(BATCHES).where(BATCHES.c.id == batch_id))
     return False
@@ -118,14 +118,13 @@ def settle(connection: Connection, batch_id: str, at: float) -> None:
 
     It is cancelled when it was cancelling, else expired when any of its requests is, else completed.
     """
-    state = BatchState(connection.execute(select(BATCHES.c.state).where(BATCHES.c.id == batch_id)).scalar_one())
-    any_open = select(exists().where(REQUESTS.c.batch_id == batch_id, OPEN))
-    if state in OPEN_BATCH_STATES and not connection.execute(any_open).scalar():
-        expired = select(exists().where(REQUESTS.c.batch_id == batch_id, _EXPIRED))
-        final = BatchState.EXPIRED if connection.execute(expired).scalar() else BatchState.COMPLETED
-        final = BatchState.CANCELLED if state is BatchState.CANCELLING else final
-        closed = update(BATCHES).where(BATCHES.c.id == batch_id).values(state=final.value, finished_at=at)
-        connection.execute(closed)
+    batch = connection.execute(select(BATCHES).where(BATCHES.c.id == batch_id)).one()
+    state, of = BatchState(batch.state), counts.counts_of(batch)
+    if state not in OPEN_BATCH_STATES or any(of[request_state] for request_state in OPEN_REQUEST_STATES):
+        return
+    final = BatchState.EXPIRED if of[RequestState.EXPIRED] else BatchState.COMPLETED
+    final = BatchState.CANCELLED if state is BatchState.CANCELLING else final
+    connection.execute(update(BATCHES).where(BATCHES.c.id == batch_id).values(state=final.value, finished_at=at))
 
 
 def load_batch(connection: Connection, batch_id: str) -> Batch:
@@ -194,9 +193,4 @@ def _newest_first() -> Select[Any]:
 
 def _load(connection: Connection, query: Select[Any]) -> Iterator[Batch]:
     for row in connection.execute(query).all():
-        yield batch_of_row(row, _counts(connection, row.id))
-
-
-def _counts(connection: Connection, batch_id: str) -> dict[str, int]:
-    query = select(REQUESTS.c.state, func.count()).where(REQUESTS.c.batch_id == batch_id).group_by(REQUESTS.c.state)
-    return {state: int(count) for state, count in connection.execute(query)}
+        yield batch_of_row(row, counts.counts_of(row))

@@ -4,7 +4,7 @@ An old notice can arrive after a newer one, so a move needs more than a legal pa
 a request can hand it back, and an older attempt does not start over a newer one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from api.schemas import RequestEvent
 from api.states import RequestState, may_move
@@ -14,7 +14,7 @@ FINISHED, LATE, EXPIRED = "finished", "late", "expired"
 
 @dataclass
 class Standing:
-    """Where a request stands; `changed` once an event has moved it."""
+    """Where a request stands; `changed` once an event has moved it out of the state that it was found in."""
 
     batch_id: str
     state: RequestState
@@ -23,6 +23,10 @@ class Standing:
     started_at: float | None
     finished_at: float | None = None
     changed: bool = False
+    found_in: RequestState = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.found_in = self.state
 
     def start(self, event: RequestEvent) -> None:
         superseded = self.state is RequestState.RUNNING and event.attempt < self.attempts

@@ -6,9 +6,9 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, insert, literal, select, update
+from sqlalchemy import Connection, func, insert, literal, select, update
 
-from api.ledger import tallies
+from api.ledger import counts, tallies
 from api.ledger.batches import settle
 from api.ledger.columns import SQLITE_INTEGERS
 from api.ledger.moves import EXPIRED, FINISHED, LATE, Standing
@@ -105,8 +105,7 @@ def close_some(
     if closed:
         chosen = REQUESTS.c.id.in_(closed)
         _note_each(connection, chosen, final.value, now)
-        moved = {"state": final.value, "finished_at": now}
-        connection.execute(update(REQUESTS).where(chosen).values(moved))
+        counts.move_all(connection, chosen, final, finished_at=now)
     settle(connection, batch_id, now)
     return closed
 
@@ -115,12 +114,11 @@ def requeue_running(connection: Connection, request_ids: Iterable[str]) -> set[s
     """Of these, show the running ones as queued: whoever ran them is gone. Returns those that are open."""
     sources = [RequestState.RUNNING.value]
     assert may_move(RequestState.RUNNING, RequestState.QUEUED)
-    moved = {"state": RequestState.QUEUED.value, "worker": None, "started_at": None}
     still_open: set[str] = set()
     for chunk in _chunks(list(request_ids)):
         lost = REQUESTS.c.id.in_(chunk) & REQUESTS.c.state.in_(sources)
         _note_each(connection, lost, "requeued", time.time(), NOT_IN_REDIS)
-        connection.execute(update(REQUESTS).where(lost).values(moved))
+        counts.move_all(connection, lost, RequestState.QUEUED, worker=None, started_at=None)
         waiting = REQUESTS.c.id.in_(chunk) & (REQUESTS.c.state == RequestState.QUEUED.value)
         still_open.update(connection.scalars(select(REQUESTS.c.id).where(waiting)))
     return still_open
@@ -224,15 +222,8 @@ def _heard(connection: Connection, request_ids: Sequence[str]) -> set[Key]:
 def _write(
     connection: Connection, standings: Mapping[str, Standing], results: Sequence[Row], notes: Sequence[Row]
 ) -> None:
-    columns = ("state", "attempts", "worker", "started_at", "finished_at")
-    moved = update(REQUESTS).where(REQUESTS.c.id == bindparam("request"))
-    moved = moved.values({name: bindparam(f"new_{name}") for name in columns})
-    changes = [
-        {"request": request_id} | {f"new_{name}": getattr(standing, name) for name in columns}
-        for request_id, standing in standings.items()
-        if standing.changed
-    ]
-    for statement, rows in ((moved, changes), (insert(RESULTS), results), (insert(EVENTS), notes)):
+    counts.move_each(connection, standings)
+    for statement, rows in ((insert(RESULTS), results), (insert(EVENTS), notes)):
         if rows:
             connection.execute(statement, rows)
     for chunk in _chunks([row["request_id"] for row in results]):

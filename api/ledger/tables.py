@@ -12,6 +12,7 @@ from sqlalchemy import (
     Index,
     MetaData,
     Table,
+    TextClause,
     UniqueConstraint,
     literal_column,
     text,
@@ -21,7 +22,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from api.ledger.columns import JsonText, SafeText
 from api.states import OPEN_REQUEST_STATES, BatchState, RequestState
 
-REVISION = "0007"
+REVISION = "0008"
 """The migration that these tables correspond to."""
 
 
@@ -38,8 +39,11 @@ _NOTED = "notes != '[]'"
 _SEVERAL = "further_choices IS NOT NULL"
 NOTED, SEVERAL = text(_NOTED), text(_SEVERAL)
 STARTED = text("requests.started_at IS NOT NULL")
-_STARTED_OF_INDEX = text(STARTED.text.replace("requests.", ""))
-_OPEN_OF_INDEX = text(OPEN.text.replace("requests.", ""))
+FINISHED = text(f"{STARTED.text} AND requests.finished_at IS NOT NULL")
+
+
+def _of_index(condition: TextClause) -> TextClause:
+    return text(condition.text.replace("requests.", ""))
 
 
 class Base(DeclarativeBase):
@@ -56,6 +60,8 @@ class Base(DeclarativeBase):
 
 
 class BatchRow(Base):
+    """queued to expired: how many of its requests are in that state."""
+
     """expires_at: the deadline, on the clock of the ledger's machine; NULL where there is none."""
 
     __tablename__ = "batches"
@@ -74,6 +80,12 @@ class BatchRow(Base):
     finished_at: Mapped[float | None]
     delivered_at: Mapped[float | None]
     expires_at: Mapped[float | None]
+    queued: Mapped[int] = mapped_column(server_default="0")
+    running: Mapped[int] = mapped_column(server_default="0")
+    completed: Mapped[int] = mapped_column(server_default="0")
+    failed: Mapped[int] = mapped_column(server_default="0")
+    cancelled: Mapped[int] = mapped_column(server_default="0")
+    expired: Mapped[int] = mapped_column(server_default="0")
 
 
 class RequestRow(Base):
@@ -83,10 +95,10 @@ class RequestRow(Base):
     __table_args__ = (
         UniqueConstraint("batch_id", "idx"),
         CheckConstraint(_one_of("state", RequestState), name="state"),
-        Index("ix_requests_open", "batch_id", "idx", sqlite_where=_OPEN_OF_INDEX),
-        Index("ix_requests_batch_id_state", "batch_id", "state"),
+        Index("ix_requests_open", "batch_id", "idx", sqlite_where=_of_index(OPEN)),
         Index("ix_requests_custom_id", "custom_id"),
-        Index("ix_requests_span", "batch_id", "started_at", "finished_at", sqlite_where=_STARTED_OF_INDEX),
+        Index("ix_requests_started", "batch_id", "started_at", sqlite_where=_of_index(STARTED)),
+        Index("ix_requests_finished", "batch_id", "finished_at", sqlite_where=_of_index(FINISHED)),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)

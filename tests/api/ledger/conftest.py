@@ -2,7 +2,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from ledger_samples import lines
+from ledger_samples import assert_counts, lines
 
 from api.dataset.request_line import InputLine, LineError
 from api.identity import new_batch_id
@@ -14,8 +14,10 @@ Enter = Callable[..., Batch]
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    """Whatever a test does with it, its counts are right afterwards."""
     with Ledger.open(tmp_path / "ledger.sqlite3") as opened:
         yield opened
+        assert_counts(opened)
 
 
 @pytest.fixture

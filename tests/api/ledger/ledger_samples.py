@@ -2,12 +2,31 @@
 
 from typing import Any
 
+from sqlalchemy import func, select
+
 from api.dataset.request_line import InputLine, LineError
+from api.ledger.connection import reading
+from api.ledger.ledger import Ledger
+from api.ledger.tables import BATCHES, REQUESTS
 from api.schemas import GenerationResult, JobStats, Phases, RequestBody, RequestError, RequestEvent, Usage
+from api.states import RequestState
 
 
 def lines(count: int) -> list[InputLine | LineError]:
     return [InputLine(n + 1, f"c{n}", RequestBody(prompt=f"prompt {n}")) for n in range(count)]
+
+
+def assert_counts(ledger: Ledger) -> None:
+    """The counts in the rows of all batches are those of a full count."""
+    counted = select(REQUESTS.c.batch_id, REQUESTS.c.state, func.count()).group_by("batch_id", "state")
+    with reading(ledger.engine, ledger.path) as connection:
+        expected = {(batch_id, state): count for batch_id, state, count in connection.execute(counted)}
+        found = {
+            (row.id, state.value): getattr(row, state.value)
+            for row in connection.execute(select(BATCHES))
+            for state in RequestState
+        }
+    assert {by: count for by, count in found.items() if count} == expected
 
 
 def started(request_id: str, *, worker: str = "mac-1", attempt: int = 1, at: float = 100.0) -> RequestEvent:

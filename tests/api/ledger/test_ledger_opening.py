@@ -104,7 +104,7 @@ def test_checks_and_partial_indices_of_the_migrations_are_those_of_the_models(le
     migrated, expected = schemas
     assert migrated.keys() == expected.keys()
     results = ("ix_results_ttft", "ix_results_notes", "ix_results_further_choices")
-    for name in ("requests", "batches", "ix_requests_open", "ix_requests_span", *results):
+    for name in ("requests", "batches", "ix_requests_open", "ix_requests_started", "ix_requests_finished", *results):
         conditions = [[part for part in schema[name] if "CHECK" in part or "WHERE" in part] for schema in schemas]
         assert conditions[0] == conditions[1]
         assert conditions[0]
