@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -105,6 +106,8 @@ def status(batch: OptionalBatch = None, redis: RedisUrl = None, data_dir: DataDi
         return
     found = workspace.ledger.batch(workspace.ledger.resolve(batch))
     _emit_batches([found])
+    if found.state in OPEN_BATCH_STATES and found.expires_at is not None and found.expires_at < time.time():
+        _say(f"the deadline of {found.id} has passed: what is open of it expires while `cidermill record` runs")
     connection = workspace.reach()
     if connection is not None and found.state in OPEN_BATCH_STATES:
         _emit_fleet(workspace.queue(connection).depth(found.model), live_workers(connection), found.model)

@@ -52,6 +52,8 @@ def test_a_submitted_batch_has_its_deadline_and_one_without_the_flag_has_none(mi
 def test_a_batch_that_no_worker_took_in_time(mill: Mill) -> None:
     mill.start_redis()
     mill.run("submit", mill.input(PROMPTS), "--expires", "0.1s")
+    told = mill.run("status", "latest").stderr
+    assert "has passed: what is open of it expires while `cidermill record` runs\n" in told
     recorder = mill.start("record")
     wait_until(lambda: mill.batches()[0]["state"] == "expired", "the deadline")
     recorder.signal(signal.SIGTERM)
