@@ -95,8 +95,6 @@ def submit(
 
 def status(batch: OptionalBatch = None, redis: RedisUrl = None, data_dir: DataDir = None) -> None:
     """Show batches by state, or one batch with its workers and its queue."""
-    from api.queue.presence import live_workers
-
     workspace = Workspace(data_dir=data_dir, redis=redis)
     if batch is None:
         listed = workspace.ledger.batches()
@@ -108,8 +106,10 @@ def status(batch: OptionalBatch = None, redis: RedisUrl = None, data_dir: DataDi
     _emit_batches([found])
     if found.state in OPEN_BATCH_STATES and found.expires_at is not None and found.expires_at < time.time():
         _say(f"the deadline of {found.id} has passed: what is open of it expires while `cidermill record` runs")
-    connection = workspace.reach()
-    if connection is not None and found.state in OPEN_BATCH_STATES:
+    connection = workspace.reach() if found.state in OPEN_BATCH_STATES else None
+    if connection is not None:
+        from api.queue.presence import live_workers
+
         _emit_fleet(workspace.queue(connection).depth(found.model), live_workers(connection), found.model)
 
 

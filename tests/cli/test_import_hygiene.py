@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from api.dataset.request_line import InputLine
+from api.ledger.ledger import Ledger
+from api.schemas import RequestBody
+
 REPOSITORY = Path(__file__).parents[2]
 OURS = {"api", "bench", "cli", "kernels", "migrations", "worker"}
 HEAVY = {"mlx", "mlx_lm", "numpy", "transformers"}
@@ -36,6 +40,19 @@ def test_what_a_producer_runs_loads_no_mlx() -> None:
     loaded = loaded_by(f"import {modules}, worker.engine.models")
     assert {"sqlalchemy", "rq", "cli.worker_process"} <= loaded
     assert loaded.isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("command", ["status", "stats", "results"])
+def test_what_is_asked_of_a_finished_batch_loads_no_redis(command: str, tmp_path: Path) -> None:
+    create = {"model": "m", "priority": "low", "input_path": "i", "input_sha256": "s", "fingerprint": "f"}
+    lines = [InputLine(1, None, RequestBody(prompt="p"))]
+    with Ledger.open(tmp_path / "ledger.sqlite3") as ledger:
+        ledger.create_batch(batch_id="batch_A", **create, output_path=None, output_format="csv", lines=lines)
+        ledger.cancel("batch_A")
+    arguments = [command, "latest", "--data-dir", str(tmp_path)]
+    loaded = loaded_by(f"import cli.main; cli.main.app({arguments}, standalone_mode=False)")
+    assert "sqlalchemy" in loaded
+    assert loaded.isdisjoint(HEAVY | {"rq", "redis", "alembic"})
 
 
 def test_the_engine_loads_no_queue_and_no_database() -> None:
