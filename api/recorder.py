@@ -48,7 +48,10 @@ def reader_of(ledger: Ledger, connection: Redis, consumer: str) -> ResultsReader
 
 
 class Recorder:
-    """Takes events home. on_finished: called with each request id that has become final, after the commit."""
+    """Takes events home. on_finished: called with each request id that has become final, after the commit.
+
+    It is not called for what expires, or is cancelled, with its batch: that can be a million at once.
+    """
 
     def __init__(
         self,
@@ -89,11 +92,6 @@ class Recorder:
             for request_id in give_up(self._ledger, self._queue, model):
                 self._on_finished(request_id)
 
-    def expire(self) -> None:
-        """Close what is open of batches past their deadline."""
-        for request_id in expire_overdue(self._ledger, self._queue):
-            self._on_finished(request_id)
-
     def run(self, stop: threading.Event) -> None:
         """Step and keep house until `stop`, waiting out errors that pass."""
         next_expiry = next_housekeeping = next_top_up = time.monotonic()
@@ -102,7 +100,7 @@ class Recorder:
             try:
                 self.step()
                 if time.monotonic() >= next_expiry:
-                    self.expire()
+                    expire_overdue(self._ledger, self._queue)
                     next_expiry = time.monotonic() + EXPIRY_SECONDS
                 if time.monotonic() >= next_housekeeping:
                     self.housekeeping()
