@@ -24,10 +24,14 @@ class ExitCode(IntEnum):
 
 
 class CidermillError(Exception):
-    """An error that a user can act on. `details`: a line each, where one sentence cannot name everything."""
+    """An error that a user can act on.
+
+    details: a line each, where one sentence cannot name everything. untold: how many more there would be.
+    """
 
     exit_code = ExitCode.INVALID_INPUT
     details: Sequence[str] = ()
+    untold: int = 0
 
 
 class InputError(CidermillError):

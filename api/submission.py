@@ -6,7 +6,7 @@ A crash after the ledger's commit leaves a batch that Redis does not know, or no
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -30,16 +30,17 @@ Progress = Callable[[Stage, int], None]
 
 
 class InvalidDataset(InputError):
-    """A dataset has bad lines. errors: each of them. total: requests, good or bad."""
+    """A dataset has bad lines. errors: the first of them. total: requests, good or bad."""
 
     def __init__(self, path: Path, validation: Validation) -> None:
         self.errors, self.total = validation.errors, validation.total
-        first, one = self.errors[0], len(self.errors) == 1
+        first, one = self.errors[0], validation.invalid == 1
         invalid, them = ("is invalid,", "it") if one else ("are invalid, the first", "them")
-        found = f"{path}: {len(self.errors)} of {self.total} requests {invalid}"
+        found = f"{path}: {validation.invalid} of {self.total} requests {invalid}"
         advice = f"mend {them}" + (f", or leave {them} out with --skip-invalid" if validation.valid else "")
         if not one:  # the sentence tells all of a single one
             self.details = [f"line {error.line}: {error.code}: {error.message}" for error in self.errors]
+            self.untold = validation.invalid - len(self.errors)
         super().__init__(f"{found} on line {first.line}: {first.message}; {advice}")
 
 
@@ -59,7 +60,7 @@ class Order:
     output_format: Format = "openai"
     skip_invalid: bool = False
     expires_seconds: float | None = None
-    on_invalid: Callable[[Sequence[LineError]], None] | None = None
+    on_invalid: Callable[[Iterable[LineError]], None] | None = None
 
     def fingerprint(self) -> str:
         """Hexadecimal SHA-256 of what makes a command the same one: input, parameters, model and output."""
@@ -93,10 +94,10 @@ def register_batch(ledger: Ledger, order: Order, on_progress: Progress | None = 
     dataset, output = order.dataset, _absolute(order.output_path)
     sha256, key = dataset.sha256(), order.fingerprint()
     validation = validate(dataset, _counter(on_progress, "validating"))
-    if validation.errors and not (order.skip_invalid and validation.valid):
+    if validation.invalid and not (order.skip_invalid and validation.valid):
         raise InvalidDataset(dataset.path, validation)
-    if validation.errors and order.on_invalid is not None:
-        order.on_invalid(validation.errors)
+    if validation.invalid and order.on_invalid is not None:
+        order.on_invalid(outcome for outcome in dataset if isinstance(outcome, LineError))
     return ledger.create_batch(
         batch_id=new_batch_id(),
         model=order.model,

@@ -16,8 +16,6 @@ from cli.output import printable
 EXIT_CODES = """Exit codes: 0 done; 1 input refused; 2 wrong usage; 3 some requests failed; 4 no Redis;
 5 ledger unusable; 6 model unusable; 7 a file cannot be written; 8 not found; 9 texts differ; 130 interrupted."""
 
-SHOWN_DETAILS = 100
-
 app = typer.Typer(
     name="cidermill",
     help="Batch text generation on a fleet of Macs: a job queue whose workers decode speculatively, and exactly.\n\n"
@@ -58,10 +56,10 @@ def main() -> None:
     try:
         app()
     except CidermillError as error:
-        for line in error.details[:SHOWN_DETAILS]:
+        for line in error.details:
             typer.echo(printable(line), err=True)
-        if len(error.details) > SHOWN_DETAILS:
-            typer.echo(f"... and {len(error.details) - SHOWN_DETAILS} more", err=True)
+        if error.untold:
+            typer.echo(f"... and {error.untold} more", err=True)
         typer.echo(printable(f"cidermill: {error}"), err=True)
         sys.exit(error.exit_code)
     except Interrupted:

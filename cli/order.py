@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from cli.options import Workspace
 
 
-def error_writer(path: Path, say: Callable[[str], None]) -> Callable[[Sequence[LineError]], None]:
+def error_writer(path: Path, say: Callable[[str], None]) -> Callable[[Iterable[LineError]], None]:
     """Writes skipped lines to `path`, and says so."""
 
-    def write(errors: Sequence[LineError]) -> None:
+    def write(errors: Iterable[LineError]) -> None:
         from api.dataset.writer import write_errors
 
         count = write_errors(errors, path)

@@ -24,6 +24,8 @@ from api.errors import InputError
 __all__ = ["Dataset", "InputLine", "LineError", "Validation", "validate"]
 
 DEFAULT_MAX_LINE_BYTES = 8 * 2**20
+KEPT_ERRORS = 100
+"""Bad lines that a validation remembers: of a file of another kind, there are as many as it has lines."""
 ACCEPTED = ".jsonl (OpenAI Batch lines or short lines), .txt (one prompt a line), .csv and .parquet (with a template)"
 _TABLES = (".csv", ".parquet")
 _ID_COLUMNS = ("custom_id", "id")
@@ -152,15 +154,19 @@ def _without_repeated_ids(outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
 
 @dataclass
 class Validation:
-    """What a whole reading found. total: requests, good or bad, without blank lines."""
+    """What a whole reading found. total, valid, invalid: requests, without blank lines. errors: the first bad lines."""
 
     total: int = 0
-    valid: int = 0
+    invalid: int = 0
     errors: list[LineError] = field(default_factory=list)
+
+    @property
+    def valid(self) -> int:
+        return self.total - self.invalid
 
 
 def validate(dataset: Dataset, on_line: Callable[[int], None] | None = None) -> Validation:
-    """Read the whole dataset and collect every bad line; `on_line` is told the requests read so far.
+    """Read the whole dataset; `on_line` is told the requests read so far.
 
     Raises InputError as reading does.
     """
@@ -168,9 +174,9 @@ def validate(dataset: Dataset, on_line: Callable[[int], None] | None = None) -> 
     for outcome in dataset:
         validation.total += 1
         if isinstance(outcome, LineError):
-            validation.errors.append(outcome)
-        else:
-            validation.valid += 1
+            validation.invalid += 1
+            if len(validation.errors) < KEPT_ERRORS:
+                validation.errors.append(outcome)
         if on_line is not None:
             on_line(validation.total)
     return validation

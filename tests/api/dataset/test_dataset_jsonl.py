@@ -374,7 +374,7 @@ def test_validate_counts_and_tells(tmp_path: Path) -> None:
     path.write_bytes(b'{"prompt":"a"}\n\n{"prompt":1}\n{"prompt":"b"}\n')
     told: list[int] = []
     bad = LineError(3, "invalid_request", "prompt: string expected, found 1", "request-3")
-    assert validate(Dataset(path), told.append) == Validation(total=3, valid=2, errors=[bad])
+    assert validate(Dataset(path), told.append) == Validation(total=3, invalid=1, errors=[bad])
     assert told == [1, 2, 3]
 
 

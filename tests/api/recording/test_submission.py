@@ -81,6 +81,22 @@ def test_one_bad_line_stops_everything(station: Station, tmp_path: Path) -> None
     assert list(station.redis.scan_iter("rq:job:*")) == []
 
 
+def test_of_many_bad_lines_the_first_are_told_and_all_are_counted_and_handed_on(
+    station: Station, tmp_path: Path
+) -> None:
+    path = tmp_path / "other.jsonl"
+    path.write_text('{"prompt": "good"}\n' + "nonsense\n" * 250)
+    with pytest.raises(InvalidDataset, match="250 of 251 requests are invalid, the first on line 2: ") as refusal:
+        put(station, Dataset(path))
+    assert [error.line for error in refusal.value.errors] == list(range(2, 102))
+    assert len(refusal.value.details) == 100
+    assert refusal.value.untold == 150
+    handed_on: list[int] = []
+    batch = put(station, Dataset(path), skip_invalid=True, on_invalid=lambda bad: handed_on.extend(b.line for b in bad))
+    assert handed_on == list(range(2, 252))
+    assert batch.counts.failed == 250
+
+
 def test_skipped_lines_count_as_failed(station: Station, tmp_path: Path) -> None:
     path = tmp_path / "mixed.jsonl"
     path.write_text(MIXED)
