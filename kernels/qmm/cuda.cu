@@ -50,8 +50,9 @@ sums += warp * SPAN * ROWS;
 
 for (int phase = 0; phase < PHASES; ++phase) {
   const int first_group = ((phase * SPLIT + rank) * WARPS + warp) * SPAN;
-  const int groups = max(0, min(SPAN, row_groups - first_group));
-  const bool whole = SPAN > 1 && groups == SPAN && row_groups % SPAN == 0 && qmm::aligned<SPAN>(scales) && qmm::aligned<SPAN>(biases);
+  // Not clamped to 0 and SPAN: ptxas takes the predicate of a fused minimum and maximum for `groups == SPAN`, wrongly.
+  const int groups = row_groups - first_group;
+  const bool whole = SPAN > 1 && groups >= SPAN && row_groups % SPAN == 0 && qmm::aligned<SPAN>(scales) && qmm::aligned<SPAN>(biases);
 
   // Tiles on their way to this warp. Lanes 0 to 15 have the scales of a row, the others the biases.
   constexpr int rows_at_once = 32 / row_pieces;
@@ -105,7 +106,7 @@ for (int phase = 0; phase < PHASES; ++phase) {
 
   // x in the order in which the lanes multiply it: a lane's weights of a group are GROUP / 4 neighbours in k.
   uint4 xs[SPAN][columns][vectors];
-  const bool at_once = groups == SPAN && qmm::aligned<8>(x);
+  const bool at_once = groups >= SPAN && qmm::aligned<8>(x);
 #pragma unroll
   for (int c = 0; c < columns; ++c) {
     const int m = c * 8 + g;
