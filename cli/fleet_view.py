@@ -52,7 +52,7 @@ def fleet_rows(connection: Redis, model: str | None = None) -> list[dict[str, An
             **info.model_dump(mode="json", exclude={"tail"}),
             "state": info.state if info.name in names else "dead",
             "last_seen": ago.get(info.name),
-            "deaths": len(rows[info.host]),
+            "deaths": len(rows[info.host].deaths),
         }
         for info in found
     ]

@@ -10,13 +10,14 @@ Both are read from Redis on the pulse, so within about a second. Whatever else i
 """
 
 import logging
+import threading
 from collections.abc import Sequence
 from typing import Any, cast
 
 from redis import Redis, exceptions
 
 from api.queue import deaths, orders
-from api.queue.deaths import Death
+from api.queue.deaths import Row
 from api.queue.orders import Order
 from api.schemas import WorkerState
 from worker.shutdown import Shutdown
@@ -25,7 +26,7 @@ logger = logging.getLogger("cidermill.worker")
 
 
 class Duty:
-    """Read by the loop that takes requests, kept by the pulse.
+    """Read by the loop that takes requests; kept by the pulse, and by the loop when it has ended leases itself.
 
     host: the machine, as WorkerInfo has it. deaths_in_a_row: after which it takes itself out; 0: never.
     """
@@ -35,9 +36,10 @@ class Duty:
         self._limit = deaths_in_a_row
         self._shutdown = shutdown
         self._order = Order.WORK
-        self._row: list[Death] = []
+        self._row = Row()
         self._out = False
         self._looked = False
+        self._looking = threading.Lock()
         self._reported: str | None = None
 
     @property
@@ -59,22 +61,21 @@ class Duty:
 
     def look(self, connection: Redis) -> None:
         """Read the order and the machine's row, and go by them. Raises Redis's errors of the connection alone."""
-        with connection.pipeline(transaction=False) as pipeline:
+        with self._looking, connection.pipeline(transaction=False) as pipeline:
             orders.ask(pipeline, self._name)
             deaths.ask(pipeline, self._host)
             if self._out:
                 pipeline.expire(deaths.row_key(self._host), deaths.KEEP_SECONDS)
             order, row, *_ = cast(Sequence[Any], pipeline.execute(raise_on_error=False))
-        self._read_order(order)
-        self._read_row(connection, row)
-        self._looked = True
+            self._read_order(order)
+            self._read_row(connection, row)
+            self._looked = True
 
     def answered(self, connection: Redis) -> None:
         """A request was answered here: the deaths before it were not in a row with what comes. One that is out stays
         so."""
-        if self._row and not self._out:
-            deaths.end_rows(connection, [self._host])
-            self._row = []
+        if self._row.length and not self._out:
+            deaths.end_row(connection, self._host, self._row)
 
     def _read_order(self, answer: bytes | exceptions.RedisError) -> None:
         if isinstance(answer, exceptions.RedisError):
@@ -104,14 +105,13 @@ class Duty:
             logger.error("key %s was no list of deaths: forged; deleted", deaths.row_key(self._host))
             deaths.end_rows(connection, [self._host])
         self._row = deaths.parse(answer)
-        count = deaths.in_a_row(self._row)
-        out = 0 < self._limit <= count
+        out = 0 < self._limit <= self._row.in_a_row
         if out and not self._out:
-            died = ", ".join(f"{death.worker} on {death.request_id}" for death in self._row)
+            died = ", ".join(f"{death.worker} on {death.request_id}" for death in self._row.deaths)
             logger.error(
                 "machine %s takes no more requests: %d workers in a row died on it (%s); when it is well again: "
                 "cidermill worker resume %s",
-                *(self._host, len(self._row), died, self._name),
+                *(self._host, len(self._row.deaths), died, self._name),
             )
         elif self._out and not out:
             logger.warning("machine %s takes requests again", self._host)

@@ -144,6 +144,7 @@ class GenerationWorker(BookkeepingWorker):
         if self.should_run_maintenance_tasks:
             self.heartbeat()
             self.run_maintenance_tasks()
+            self._pulse.duty.look(self.connection)  # the death that it has just noted may put this machine out
         if not self._pulse.duty.takes_requests:
             return None
         found = SafeQueue.dequeue_any(self.queues, None, self.connection, job_class=GenerationRqJob)

@@ -19,8 +19,8 @@ before the start of one, loses nothing and is not counted.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from redis import Redis
 
@@ -32,17 +32,31 @@ MOST_BYTES = 512
 """Of one death: a longer entry is not ours."""
 
 ROW = """
-local found = {}
+local found = {redis.call('LLEN', KEYS[1])}
 for _, entry in ipairs(redis.call('LRANGE', KEYS[1], ARGV[1], -1)) do
   if #entry <= tonumber(ARGV[2]) then found[#found + 1] = entry end
 end
 return found
 """
+END_ROW = "if redis.call('LLEN', KEYS[1]) == tonumber(ARGV[1]) then return redis.call('DEL', KEYS[1]) end"
 
 
 class Death(NamedTuple):
     request_id: str
     worker: str
+
+
+class Row(NamedTuple):
+    """deaths: first to last. length: that of the list in Redis, with what is no death."""
+
+    deaths: tuple[Death, ...] = ()
+    length: int = 0
+
+    @property
+    def in_a_row(self) -> int:
+        """How many of the deaths count against the machine."""
+        by_request = Counter(death.request_id for death in self.deaths)
+        return sum(min(times, MOST_OF_A_REQUEST) for times in by_request.values())
 
 
 def row_key(host: str) -> str:
@@ -61,14 +75,16 @@ def ask(pipeline: Any, host: str) -> None:
     pipeline.eval(ROW, 1, row_key(host), -KEPT, MOST_BYTES)
 
 
-def parse(answer: object) -> list[Death]:
-    """The deaths, first to last; what is no death, or no list of them, is left out."""
-    entries = cast(Sequence[bytes], answer) if isinstance(answer, list) else []
+def parse(answer: Any) -> Row:
+    """What is no death, or no list of them, is left out."""
+    if not isinstance(answer, list):
+        return Row()
+    length, *entries = answer
     words = [entry.decode("utf-8", "replace").split() for entry in entries]
-    return [Death(*pair) for pair in words if len(pair) == 2]
+    return Row(tuple(Death(*pair) for pair in words if len(pair) == 2), length)
 
 
-def rows(connection: Redis, hosts: Iterable[str]) -> dict[str, list[Death]]:
+def rows(connection: Redis, hosts: Iterable[str]) -> dict[str, Row]:
     """The row of each machine."""
     wanted = sorted(set(hosts))
     with connection.pipeline(transaction=False) as pipeline:
@@ -79,10 +95,9 @@ def rows(connection: Redis, hosts: Iterable[str]) -> dict[str, list[Death]]:
         }
 
 
-def in_a_row(row: Iterable[Death]) -> int:
-    """How many deaths of a row count against the machine."""
-    by_request = Counter(death.request_id for death in row)
-    return sum(min(count, MOST_OF_A_REQUEST) for count in by_request.values())
+def end_row(connection: Redis, host: str, row: Row) -> None:
+    """A request was answered on the machine. A death that was noted since `row` was read stays, with those before."""
+    connection.eval(END_ROW, 1, row_key(host), str(row.length))
 
 
 def end_rows(connection: Redis, hosts: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from mill import Mill, json_lines, wait_until
 from redis import Redis
 from test_fleet_server import FleetServer
@@ -21,6 +22,7 @@ from api.queue.orders import Order
 from api.queue.presence import announce, live_workers
 from api.schemas import WorkerInfo, WorkerState
 from cli.fleet_view import unserved
+from cli.main import app
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -160,13 +162,18 @@ def test_resume_lets_the_machine_of_a_worker_in_again(fleet: Mill) -> None:
         (["fire", "a"], 2, "No such command 'fire'"),
     ],
 )
-def test_an_order_that_reaches_nobody_says_what_to_do(mill: Mill, arguments: list[str], code: int, says: str) -> None:
-    redis = connect(mill.start_redis())
+def test_an_order_that_reaches_nobody_says_what_to_do(
+    fleet: Mill, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, says: str
+) -> None:
+    redis = redis_of(fleet)
     announce(redis, info("a", "m"), 60)
     announce(redis, info("leaving", "m", "draining"), 60)
-    done = mill.run("worker", *arguments)
-    assert done.returncode == code
-    assert says in done.stderr
+    for name, value in fleet.environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(Exception, match=r".") as caught:  # usage errors are of typer's own kind
+        typer.main.get_command(app).main(["worker", *arguments], standalone_mode=False)
+    assert getattr(caught.value, "exit_code", None) == code
+    assert says in str(getattr(caught.value, "message", caught.value))
     assert redis.keys("cidermill:order:*") == []
 
 
@@ -182,10 +189,9 @@ def test_waiting_ends_when_the_worker_dies(fleet: Mill) -> None:
 
 
 def test_without_a_redis_there_is_nothing_to_show(mill: Mill) -> None:
-    for command in (["workers"], ["worker", "pause", "--all"]):
-        done = mill.run(*command)
-        assert done.returncode == 4
-        assert "give --redis URL" in done.stderr
+    done = mill.run("workers")
+    assert done.returncode == 4
+    assert "give --redis URL" in done.stderr
 
 
 def test_a_producer_looks_and_the_coordinator_gives_orders(mill: Mill) -> None:

@@ -6,7 +6,7 @@ from rq.executions import Execution
 from rq.serializers import JSONSerializer
 
 from api.queue import deaths
-from api.queue.deaths import Death
+from api.queue.deaths import Death, Row
 from api.queue.hardening import SafeJob
 from api.queue.leases import server_time
 from api.queue.presence import announce
@@ -43,7 +43,7 @@ def _enqueue(queue: RequestQueue, count: int) -> list[str]:
     [("", 0), ("a", 1), ("ab", 2), ("aa", 2), ("aaaa", 2), ("aab", 3), ("aaaab", 3), ("abc", 3), ("aabb", 4)],
 )
 def test_a_request_counts_for_two_deaths_at_most(requests: str, count: int) -> None:
-    assert deaths.in_a_row(Death(name, "w") for name in requests) == count
+    assert Row(tuple(Death(name, "w") for name in requests)).in_a_row == count
 
 
 def test_who_ends_the_lease_notes_the_death_at_the_machine_of_the_worker(queue: RequestQueue, redis: Redis) -> None:
@@ -55,9 +55,9 @@ def test_who_ends_the_lease_notes_the_death_at_the_machine_of_the_worker(queue: 
     _dies(redis, first, "w-3", "mini")
     queue.maintain("m")
     assert deaths.rows(redis, ["mini", "studio", "other"]) == {
-        "mini": [Death(first, "w-1"), Death(first, "w-3")],
-        "studio": [Death(second, "w-2")],
-        "other": [],
+        "mini": Row((Death(first, "w-1"), Death(first, "w-3")), 2),
+        "studio": Row((Death(second, "w-2"),), 1),
+        "other": Row(),
     }
     assert sorted(key.decode() for key in redis.keys("cidermill:deaths:*")) == [
         "cidermill:deaths:mini",
@@ -66,7 +66,7 @@ def test_who_ends_the_lease_notes_the_death_at_the_machine_of_the_worker(queue: 
     assert [aside.workers for aside in queue.set_aside("m")] == [("w-1", "w-3")]
     assert 7 * 24 * 3600 - 60 < redis.ttl("cidermill:deaths:mini") <= 7 * 24 * 3600
     deaths.end_rows(redis, ["mini"])
-    assert deaths.rows(redis, ["mini"]) == {"mini": []}
+    assert deaths.rows(redis, ["mini"]) == {"mini": Row()}
 
 
 def test_a_row_that_is_forged_stops_nobody_and_counts_for_nothing(queue: RequestQueue, redis: Redis) -> None:
@@ -75,10 +75,10 @@ def test_a_row_that_is_forged_stops_nobody_and_counts_for_nothing(queue: Request
     _dies(redis, first, "w-1", "mini")
     queue.maintain("m")
     assert redis.lrange("rq:queue:m:normal", 0, -1) == [first.encode()]
-    assert deaths.rows(redis, ["mini"]) == {"mini": []}
+    assert deaths.rows(redis, ["mini"]) == {"mini": Row()}
     redis.delete("cidermill:deaths:mini")
     redis.rpush("cidermill:deaths:mini", b"\xff\xfe", "", "a b c", "x" * 10_000, f"{first} w-1", "y " + "z" * 511)
-    assert deaths.rows(redis, ["mini"]) == {"mini": [Death(first, "w-1")]}
+    assert deaths.rows(redis, ["mini"]) == {"mini": Row((Death(first, "w-1"),), 6)}
 
 
 def test_a_row_is_bounded(redis: Redis) -> None:
@@ -87,4 +87,17 @@ def test_a_row_is_bounded(redis: Redis) -> None:
             deaths.note(pipeline, "mini", Death(f"{BATCH}-{number}", "w"))
             pipeline.execute()
     (row,) = deaths.rows(redis, ["mini"]).values()
-    assert [death.request_id for death in row] == [f"{BATCH}-{number}" for number in range(10, 40)]
+    assert [death.request_id for death in row.deaths] == [f"{BATCH}-{number}" for number in range(10, 40)]
+
+
+def test_an_answer_ends_the_row_that_was_seen_and_none_that_has_grown(redis: Redis) -> None:
+    for number in range(2):
+        with redis.pipeline() as pipeline:
+            deaths.note(pipeline, "mini", Death(str(number), "w"))
+            pipeline.execute()
+    seen = deaths.rows(redis, ["mini"])["mini"]
+    redis.rpush("cidermill:deaths:mini", "2 w")
+    deaths.end_row(redis, "mini", seen)
+    assert deaths.rows(redis, ["mini"])["mini"].in_a_row == 3
+    deaths.end_row(redis, "mini", deaths.rows(redis, ["mini"])["mini"])
+    assert deaths.rows(redis, ["mini"]) == {"mini": Row()}

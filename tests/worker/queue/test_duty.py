@@ -101,41 +101,44 @@ def test_a_pause_outlives_the_server_and_what_it_held(station: Station) -> None:
     station.wait_for_results(1)
 
 
-def test_a_machine_with_deaths_in_a_row_is_out_until_it_is_resumed(station: Station) -> None:
-    """Two make a row here. A worker that starts there sees it too, and other machines go on."""
-    [deadly] = station.enqueue("die")
-    for number in range(2):
-        victim = station.start_worker(name=f"victim-{number}", host="sick", settings={"deaths_in_a_row": 2})
-        wait_until(lambda victim=victim: victim.poll() is not None, "the worker's death", 30)
-    station.start_worker(name="third", host="sick", settings={"deaths_in_a_row": 2})
-    wait_for_state(station, "third", "out")
-    assert deaths.rows(station.redis, ["sick"]) == {"sick": [Death(deadly, "victim-0"), Death(deadly, "victim-1")]}
-    station.start_worker(name="fourth", host="sick", settings={"deaths_in_a_row": 2})
-    wait_for_state(station, "fourth", "out")
+def noted(redis: Redis, host: str, *requests: str) -> None:
+    with redis.pipeline() as pipeline:
+        for request in requests:
+            deaths.note(pipeline, host, Death(request, "w"))
+        pipeline.execute()
+
+
+def test_a_machine_with_three_deaths_in_a_row_is_out_until_it_is_resumed(station: Station) -> None:
+    """A worker that starts there sees it too, and other machines go on."""
+    noted(station.redis, "sick", "batch_01DEAD-0", "batch_01DEAD-1")
+    [request_id] = station.enqueue("a prompt", tokens=40)
+    victim = station.start_worker(seconds_per_token=0.05, name="victim", host="sick")
+    wait_until(station.starts, "the start")
+    victim.kill()
+    for name in ("second", "third"):
+        station.start_worker(name=name, host="sick")
+        wait_for_state(station, name, "out")
+    assert deaths.rows(station.redis, ["sick"])["sick"].deaths[2:] == (Death(request_id, "victim"),)
     line = (
-        "machine sick takes no more requests: 2 workers in a row died on it "
-        f"(victim-0 on {deadly}, victim-1 on {deadly}); when it is well again: cidermill worker resume fourth"
+        "machine sick takes no more requests: 3 workers in a row died on it "
+        f"(w on batch_01DEAD-0, w on batch_01DEAD-1, victim on {request_id}); "
+        "when it is well again: cidermill worker resume third"
     )
     assert line in station.logs()
-    [good] = station.enqueue("a prompt", first=1)
     station.start_worker(name="elsewhere", host="well")
     [event] = station.wait_for_results(1)
-    assert (event.request_id, event.worker) == (good, "elsewhere")
-    assert station.queue.set_aside(station.model)[0].workers == ("victim-0", "victim-1")
+    assert (event.request_id, event.worker, event.attempt) == (request_id, "elsewhere", 2)
 
     orders.give(station.redis, ["elsewhere"], Order.PAUSE)
     wait_for_state(station, "elsewhere", "paused")
     deaths.end_rows(station.redis, ["sick"])
-    wait_for_state(station, "third", "idle")
-    station.enqueue("one more", first=2)
-    assert station.wait_for_results(2)[1].worker in ("third", "fourth")
+    station.enqueue("one more", first=1)
+    assert station.wait_for_results(2)[1].worker in ("second", "third")
 
 
 def test_an_answer_ends_the_row_of_its_machine(station: Station) -> None:
-    with station.redis.pipeline() as pipeline:
-        for host, number in (("h", 0), ("h", 1), ("other", 2)):
-            deaths.note(pipeline, host, Death(f"batch_01DEAD-{number}", "w"))
-        pipeline.execute()
+    noted(station.redis, "h", "batch_01DEAD-0", "batch_01DEAD-1")
+    noted(station.redis, "other", "batch_01DEAD-2")
     station.start_worker(name="w", host="h")
     wait_for_state(station, "w", "idle")
     station.enqueue("a prompt")
@@ -143,20 +146,13 @@ def test_an_answer_ends_the_row_of_its_machine(station: Station) -> None:
     wait_until(lambda: station.redis.keys("cidermill:deaths:*") == [b"cidermill:deaths:other"], "the end of the row")
 
 
-def noted(redis: Redis, *requests: str) -> None:
-    with redis.pipeline() as pipeline:
-        for request in requests:
-            deaths.note(pipeline, "h", Death(request, "w"))
-        pipeline.execute()
-
-
 def test_what_is_no_answer_leaves_the_row_and_a_machine_that_is_out_stays_so(station: Station) -> None:
     duty = Duty("w", "h", 3, Shutdown(0))
     assert not duty.takes_requests  # it has not looked yet
-    noted(station.redis, "a", "a", "a", "a")
+    noted(station.redis, "h", "a", "a", "a", "a")
     duty.look(station.redis)
     assert duty.takes_requests  # one request alone
-    noted(station.redis, "b")
+    noted(station.redis, "h", "b")
     duty.look(station.redis)
     assert (duty.takes_requests, duty.state(loaded=True, busy=False)) == (False, "out")
     assert duty.state(loaded=True, busy=True) == "busy"
@@ -175,6 +171,6 @@ def test_what_is_no_answer_leaves_the_row_and_a_machine_that_is_out_stays_so(sta
 
 def test_a_limit_of_0_is_none(station: Station) -> None:
     duty = Duty("w", "h", 0, Shutdown(0))
-    noted(station.redis, *"abcdef")
+    noted(station.redis, "h", *"abcdef")
     duty.look(station.redis)
     assert duty.takes_requests
