@@ -5,7 +5,7 @@ delivery is at least once, and the ledger makes the effect exactly once. Several
 belongs to another one is passed over, and stays for that one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -20,6 +20,8 @@ GROUP = "recorder"
 FIELD = "event"
 DEAD_CONSUMER_IDLE_MS = 60_000
 SCANNED = 1000
+MOST_BYTES = 8 * 2**20
+"""Of the entries that are read at once, but for the last of them."""
 ANSWERED_SECONDS = 60
 """How long the queue entry of an answered request stays, for those that still hold it in a list or under a lease."""
 
@@ -30,6 +32,31 @@ if redis.call('TYPE', KEYS[2]).ok == 'hash' then
   redis.call('EXPIRE', KEYS[2], ARGV[3])
 end
 """
+
+READ = """
+local entries, size, start = {}, 0, ARGV[3]
+while #entries < tonumber(ARGV[4]) and size < tonumber(ARGV[5]) do
+  local found = redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', 1, 'STREAMS', KEYS[1], start)
+  local entry = found and found[1][2][1]
+  if not entry then break end
+  entries[#entries + 1] = entry
+  for _, part in ipairs(entry[2] or {}) do size = size + #part end
+  if start ~= '>' then start = entry[1] end
+end
+return entries
+"""
+SCAN = """
+local entries, size, start = {}, 0, ARGV[1]
+while #entries < tonumber(ARGV[2]) and size < tonumber(ARGV[3]) do
+  local entry = redis.call('XRANGE', KEYS[1], start, '+', 'COUNT', 1)[1]
+  if not entry then break end
+  entries[#entries + 1] = entry
+  for _, part in ipairs(entry[2]) do size = size + #part end
+  start = '(' .. entry[1]
+end
+return entries
+"""
+"""Both end with the entry that reaches the limit of bytes: results of a kilobyte and of megabytes are on one stream."""
 
 Entry = tuple[str, RequestEvent | None]
 
@@ -53,7 +80,8 @@ def answered(connection: Redis) -> set[str]:
     """The requests of which the stream has the end and the ledger has not yet."""
     found: set[str] = set()
     start = "-"
-    while entries := _parsed(cast(Any, connection.xrange(RESULTS_STREAM, start, count=SCANNED))):
+    limits = (str(SCANNED), str(MOST_BYTES))
+    while entries := _parsed(cast(Any, connection.eval(SCAN, 1, RESULTS_STREAM, start, *limits))):
         found.update(event.request_id for _, event in entries if event is not None and event.final)
         start = f"({entries[-1][0]}"
     return found
@@ -70,13 +98,14 @@ class ResultsReader:
         self._group = group
         self._consumer = consumer
         self._outstanding: set[str] = set()
-        self._restarted = True
+        self._unread = True  # what an earlier process of the name has read, or what was claimed, may be there
         self._create_group()
 
     def read(self, *, count: int = 500, block_ms: int = 1000) -> list[Entry]:
-        """Up to `count` entries: own unacknowledged ones, then those of dead consumers, then new ones.
+        """Up to `count` entries: own unacknowledged ones, with those of dead consumers, then new ones.
 
-        Waits `block_ms` at most for a new one. The event is None when the entry cannot be parsed.
+        Fewer when they are large: no more are read once they have MOST_BYTES. Waits `block_ms` at most for a new one.
+        The event is None when the entry cannot be parsed.
         """
         try:
             entries = self._unacknowledged(count) or self._abandoned(count) or self._new(count, block_ms)
@@ -113,41 +142,46 @@ class ResultsReader:
                 raise
 
     def _unacknowledged(self, count: int) -> list[Entry]:
-        if not self._restarted and not self._outstanding:
+        if not self._unread and not self._outstanding:
             return []
-        self._restarted = False
-        entries = self._group_read("0", count, None)
+        entries = self._group_read("0", count)
         if not entries:
+            self._unread = False
             self._outstanding.clear()
         return entries
 
     def _abandoned(self, count: int) -> list[Entry]:
         claimed: Any = self._connection.xautoclaim(
-            RESULTS_STREAM, self._group, self._consumer, min_idle_time=DEAD_CONSUMER_IDLE_MS, count=count
+            RESULTS_STREAM, self._group, self._consumer, min_idle_time=DEAD_CONSUMER_IDLE_MS, count=count, justid=True
         )
-        return _parsed(claimed[1])
+        self._unread = bool(claimed)
+        return self._unacknowledged(count)
 
     def _new(self, count: int, block_ms: int) -> list[Entry]:
-        # For Redis a block of 0 is for ever.
-        return self._group_read(">", count, max(1, block_ms))
+        if waiting := self._group_read(">", count):
+            return waiting
+        # For Redis a block of 0 is for ever. The entry that it waited for is unacknowledged from now on.
+        block = max(1, block_ms)
+        came = self._connection.xreadgroup(self._group, self._consumer, {RESULTS_STREAM: ">"}, count=1, block=block)
+        return self._group_read("0", count) if came else []
 
-    def _group_read(self, start: str, count: int, block_ms: int | None) -> list[Entry]:
-        answer: Any = self._connection.xreadgroup(
-            self._group, self._consumer, {RESULTS_STREAM: start}, count=count, block=block_ms
-        )
-        return _parsed(answer[0][1]) if answer else []
+    def _group_read(self, start: str, count: int) -> list[Entry]:
+        arguments = (self._group, self._consumer, start, str(count), str(MOST_BYTES))
+        return _parsed(cast(Any, self._connection.eval(READ, 1, RESULTS_STREAM, *arguments)))
 
 
 def _serialized(event: RequestEvent) -> str:
     return event.model_dump_json(exclude_defaults=True)
 
 
-def _parsed(entries: Iterable[tuple[bytes, Mapping[bytes, bytes] | None]]) -> list[Entry]:
-    return [(entry_id.decode(), _event(fields)) for entry_id, fields in entries]
+def _parsed(entries: Iterable[tuple[bytes, Sequence[bytes] | None]]) -> list[Entry]:
+    """Entries as scripts return them: names and values of their fields by turns, None for one that was deleted."""
+    return [(entry_id.decode(), _event(fields or ())) for entry_id, fields in entries]
 
 
-def _event(fields: Mapping[bytes, bytes] | None) -> RequestEvent | None:
+def _event(fields: Sequence[bytes]) -> RequestEvent | None:
+    named = dict(zip(fields[::2], fields[1::2], strict=True))
     try:
-        return RequestEvent.model_validate_json((fields or {}).get(FIELD.encode(), b""))
+        return RequestEvent.model_validate_json(named.get(FIELD.encode(), b""))
     except ValidationError:
         return None

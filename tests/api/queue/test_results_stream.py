@@ -1,5 +1,7 @@
+import pytest
 from redis import Redis
 
+from api.queue import results
 from api.queue.results import RESULTS_STREAM, ResultsReader, answered, publish
 from api.schemas import GenerationResult, JobStats, Phases, RequestEvent, ResolvedValue, TokenLogprob, Usage
 
@@ -104,3 +106,34 @@ def test_a_log_probability_of_minus_infinity_arrives(redis: Redis) -> None:
     event.result.logprobs = [sure]
     publish(redis, event)
     assert _read(ResultsReader(redis, "a")) == [event]
+
+
+def test_large_results_are_read_a_few_at_a_time(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "MOST_BYTES", 2500)
+    reader = ResultsReader(redis, "a")
+    sizes = [1000, 1000, 1000, 9000, 10, 10]
+    for index, size in enumerate(sizes):
+        event = _event(index)
+        large = GenerationResult(request_id=event.request_id, text="t" * size)
+        publish(redis, event.model_copy(update={"result": large}))
+    assert answered(redis) == {f"batch_x-{index}" for index in range(len(sizes))}
+    read = []
+    while entries := reader.read(block_ms=1):
+        read.append([len(event.result.text) for _, event in entries if event and event.result])
+        reader.acknowledge([entry_id for entry_id, _ in entries])
+    # Each with some 150 bytes around its text: the third, and the fourth alone, reach the limit.
+    assert read == [[1000, 1000, 1000], [9000], [10, 10]]
+
+
+def test_what_was_claimed_and_not_read_at_once_is_read_next(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead, other = ResultsReader(redis, "dead"), ResultsReader(redis, "other")
+    for index in range(3):
+        publish(redis, _event(index))
+    entry_ids = [entry_id for entry_id, _ in dead.read()]
+    redis.xclaim(RESULTS_STREAM, "recorder", "dead", 0, entry_ids, idle=61_000)
+    monkeypatch.setattr(results, "MOST_BYTES", 1)
+    for index in range(3):
+        entries = other.read(block_ms=1)
+        assert [event for _, event in entries] == [_event(index)]
+        other.acknowledge([entry_id for entry_id, _ in entries])
+    assert other.read(block_ms=1) == []
