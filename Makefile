@@ -14,10 +14,9 @@ demo: .venv/ready
 	CIDERMILL_DATA_DIR=$(DEMO_DIR)/data $(BIN)/cidermill run examples/demo.jsonl \
 	  --model smollm2@bfloat16 --max-tokens 48 -o $(DEMO_DIR)/out.jsonl
 
-# Two processes: the tests that wait for others run beside those that compute. Last, a minute of a fleet under faults.
+# The tests in two processes and, beside them, three minutes of a fleet under faults.
 test: .venv/ready
-	$(BIN)/python -m pytest -n 2 --dist loadfile
-	$(BIN)/python -m tests.history.run --seconds 60 --requests 1000 --seed 1
+	$(BIN)/python -m tests.side_by_side
 
 # A fleet with the leases that it has by default, under faults; the report is .cache/history/report.{json,txt}.
 soak: .venv/ready
