@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from api.closing import expire_overdue
 from api.errors import LedgerError, QueueError, StorageError
 from api.ledger.ledger import Ledger
+from api.pacing import spread
 from api.queue.impostors import remove_impostors
 from api.queue.requests import RequestQueue
 from api.queue.results import GROUP, ResultsReader
@@ -101,19 +102,19 @@ class Recorder:
                 self.step()
                 if time.monotonic() >= next_expiry:
                     expire_overdue(self._ledger, self._queue)
-                    next_expiry = time.monotonic() + EXPIRY_SECONDS
+                    next_expiry = time.monotonic() + spread(EXPIRY_SECONDS)
                 if time.monotonic() >= next_housekeeping:
                     self.housekeeping()
-                    next_housekeeping = time.monotonic() + HOUSEKEEPING_SECONDS
+                    next_housekeeping = time.monotonic() + spread(HOUSEKEEPING_SECONDS)
                 if time.monotonic() >= next_top_up and not top_up(self._ledger, self._queue):
-                    next_top_up = time.monotonic() + TOP_UP_SECONDS
+                    next_top_up = time.monotonic() + spread(TOP_UP_SECONDS)
             except PASSING_ERRORS as error:
                 if "WRONGTYPE" in str(error):
                     with suppress(*PASSING_ERRORS):
                         self._queue.remove_impostors(self._ledger.open_models())
                 pause = min(LONGEST_PAUSE_SECONDS, 2 * pause or FIRST_PAUSE_SECONDS)
-                logger.error("recording pauses, nothing is lost; next try in %g s: %s", pause, error)
-                stop.wait(pause)
+                logger.error("recording pauses, nothing is lost; next try in about %g s: %s", pause, error)
+                stop.wait(spread(pause))
             else:
                 if pause:
                     logger.warning("recording goes on")

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from redis import Redis, exceptions
 
 from api.errors import CidermillError, StorageError
+from api.pacing import spread
 from api.queue import attempts
 from api.queue.access import forbids
 from api.queue.deadlines import seconds_left
@@ -167,7 +168,7 @@ class GenerationJob:
                 logger.error("Redis refuses results: %s; %s waits", type(error).__name__, event.request_id)
                 if not self._keep_trying():
                     raise
-                time.sleep(REFUSED_SECONDS)
+                time.sleep(spread(REFUSED_SECONDS))
 
     def _event(
         self,

@@ -12,6 +12,7 @@ from typing import Any
 
 from redis import Redis, exceptions
 
+from api.pacing import spread
 from api.queue.impostors import remove_impostors
 from api.queue.presence import announce, withdraw
 from api.queue.requests import cancel_key
@@ -79,7 +80,7 @@ class Pulse(threading.Thread):
                 if "WRONGTYPE" in str(error):
                     with suppress(exceptions.RedisError):
                         remove_impostors(self._connection, [])
-            self._ended.wait(self._tick_seconds)
+            self._ended.wait(spread(self._tick_seconds))
         with suppress(exceptions.RedisError):  # else its key expires
             withdraw(self._connection, self._info.name)
 

@@ -16,6 +16,7 @@ from rq.queue import Queue
 from rq.utils import now
 from rq.worker.base import WorkerStatus
 
+from api.pacing import spread
 from api.queue.connection import set_patience
 from api.queue.impostors import remove_impostors
 from api.queue.prefix_order import TakenLast
@@ -122,20 +123,18 @@ class GenerationWorker(BookkeepingWorker):
                 found = self._look()
                 wait = POLL_SECONDS
             except (exceptions.ConnectionError, exceptions.TimeoutError):
-                logger.warning("Redis does not answer; trying again in %.1f s", wait)
-                found = None
-                wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+                found, wait = None, min(2 * wait, LONGEST_WAIT_SECONDS)
+                logger.warning("Redis does not answer; trying again in about %.1f s", wait)
             except exceptions.ResponseError as error:
-                self._note_refusal(error, f"a request was looked for; trying again in {wait:.1f} s")
-                found = None
-                wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+                found, wait = None, min(2 * wait, LONGEST_WAIT_SECONDS)
+                self._note_refusal(error, f"a request was looked for; trying again in about {wait:.1f} s")
             if self._refused is not None:
                 logger.error("%s; cidermill redis-check --role worker says what is missing", self._refused)
                 raise StopRequested
             if found is not None:
                 set_patience(self.connection, self._patience_seconds)
                 return found
-            self._shutdown_request.wait(wait)
+            self._shutdown_request.wait(spread(wait))
         raise StopRequested
 
     def _look(self) -> tuple[Job, Queue] | None:
@@ -195,7 +194,7 @@ class GenerationWorker(BookkeepingWorker):
             self._current.stop(StopReason.CANCELLED)
 
     def _await_redis(self) -> None:
-        while not self._shutdown_request.wait(POLL_SECONDS):
+        while not self._shutdown_request.wait(spread(POLL_SECONDS)):
             try:
                 self.connection.ping()
                 return

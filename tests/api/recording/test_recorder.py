@@ -187,7 +187,7 @@ def test_a_running_recorder_waits_for_space_and_says_so(station: Station, caplog
         lift()
         wait_until(lambda: station.ledger.batch(batch.id).counts.completed, "the record")
         wait_until(lambda: "recording goes on" in caplog.text, "the good news")
-    assert "recording pauses, nothing is lost; next try in 0.5 s" in caplog.text
+    assert "recording pauses, nothing is lost; next try in about 0.5 s" in caplog.text
     assert station.on_stream() == 0
 
 

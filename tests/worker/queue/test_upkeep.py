@@ -24,10 +24,17 @@ def work_until_the_second_has_started(station: Station, folder: Path, on_upkeep:
     engine = ScriptedEngine(
         on_start=lambda request: shutdown.request() if request.request_id == SECOND else None, on_upkeep=on_upkeep
     )
+    outbox = Outbox(folder / "outbox-w.sqlite3")
+    worker = worker_of(station, GenerationJob(engine, station.redis, outbox, "w", lambda: False), shutdown)
+    worker.work(logging_level="WARNING")
+    outbox.close()
+
+
+def worker_of(station: Station, job: GenerationJob, shutdown: Shutdown) -> GenerationWorker:
+    """In this process, without its pulse."""
     info = WorkerInfo(
         name="w", model="m", state="idle", host="h", pid=1, chip="", drafter="", verification="", seen_at=0
     )
-    outbox = Outbox(folder / "outbox-w.sqlite3")
     duty = Duty("w", "h", 3, shutdown)
     duty.look(station.redis)
     worker = GenerationWorker(
@@ -35,14 +42,13 @@ def work_until_the_second_has_started(station: Station, folder: Path, on_upkeep:
         name="w",
         connection=station.redis,
         settings=station.settings(lease_seconds=60, heartbeat_seconds=10),
-        job=GenerationJob(engine, station.redis, outbox, "w", lambda: False),
+        job=job,
         pulse=Pulse(station.redis, info, duty, 0.1),
         shutdown=shutdown,
         patience_seconds=0,
     )
     worker.subscribe = lambda: None  # type: ignore[method-assign] # leaving it takes RQ up to a second
-    worker.work(logging_level="WARNING")
-    outbox.close()
+    return worker
 
 
 def test_upkeep_comes_when_the_result_is_out_and_not_before_a_stop(station: Station, tmp_path: Path) -> None:
