@@ -30,6 +30,8 @@ from tests.worker.scripted_engine import scripted_text
 OVERDUE_TOKENS, OVERDUE_SECONDS = 1000, 1
 BRIEF_SECONDS = (0.2, 2.0)
 """Deadlines of batches, from their entry."""
+HEADER = 300
+"""Characters that prompts of a kind begin with: enough to be served together."""
 
 
 class Producer:
@@ -58,7 +60,8 @@ class Producer:
         for index in range(3 if overdue else size):
             deadly = not overdue and expires_at is None and self._entered % 4 == 2 and index == size // 2
             tokens = OVERDUE_TOKENS if overdue else self._chance.randint(1, 5)
-            prompt = f"{DEADLY if deadly else 'say'} {self._seed}/{self._entered}/{index}"
+            header = "abc"[index % 3] * HEADER  # three kinds in turn, so that requests are passed over
+            prompt = f"{DEADLY if deadly else 'say'} {header} {self._seed}/{self._entered}/{index}"
             lines.append(InputLine(index + 1, str(index), RequestBody(prompt=prompt, max_tokens=tokens)))
             text = scripted_text(prompt, tokens)
             expected.append(Accepted(request_id(batch_id, index), batch_id, text, deadly, overdue, expires_at))
