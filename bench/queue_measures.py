@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 import statistics
@@ -11,12 +12,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from redis.connection import AbstractConnection
 from sqlalchemy import text
 
+from api.closing import withdraw
 from api.dataset.reader import Dataset
 from api.dataset.request_line import InputLine
 from api.dataset.writer import write_results
@@ -40,7 +44,7 @@ from api.schemas import (
     Usage,
 )
 from api.settings import Settings
-from api.submission import Order
+from api.submission import InvalidDataset, Order, register_batch
 from api.submission import submit as enter
 from worker.process import serve
 
@@ -71,6 +75,31 @@ def submit(folder: Path, url: str) -> dict[str, Any]:
         enter(ledger, queue, order, lambda stage, _: ends.update({stage: time.perf_counter() - began}))
         seconds = time.perf_counter() - began
     return {"seconds": seconds, "stages": ends, "longest_wait": other.longest, "peak_mb": peak_mb()}
+
+
+def cancel(folder: Path, url: str) -> dict[str, Any]:
+    """Seconds that it takes to cancel the batch, in the ledger and in Redis, and peak memory."""
+    queue = queue_at(url)
+    with Ledger.open(folder / LEDGER) as ledger:
+        batch_id = ledger.resolve("latest")
+        began = time.perf_counter()
+        withdraw(queue, batch_id, ledger.cancel(batch_id))
+        seconds = time.perf_counter() - began
+        assert ledger.batch(batch_id).counts.queued == sum(queue.depth(MODEL).values()) == 0
+    return {"seconds": seconds, "peak_mb": peak_mb()}
+
+
+def refuse(folder: Path, requests: int) -> dict[str, Any]:
+    """Seconds until a file of bad lines is refused, and peak memory."""
+    path = folder / "other.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps({"promt": prompt(number)}) + "\n" for number in range(requests))
+    with Ledger.open(folder / LEDGER) as ledger:
+        began = time.perf_counter()
+        with suppress(InvalidDataset):
+            register_batch(ledger, Order(Dataset(path), MODEL))
+            raise AssertionError("the file was taken")
+        return {"seconds": time.perf_counter() - began, "peak_mb": peak_mb()}
 
 
 class OtherWriter:
@@ -108,10 +137,15 @@ class NoDescription:
 
 @dataclass
 class NoEngine:
-    """An engine that answers at once, and ends its process with SIGTERM after `requests`. times: start, end of each."""
+    """An engine that answers at once, and ends its process with SIGTERM after `requests`.
+
+    times: start and end of each. processor_times: of the process by then. round_trips: to Redis, by then.
+    """
 
     requests: int
     times: list[tuple[float, float]] = field(default_factory=list)
+    processor_times: list[float] = field(default_factory=list)
+    round_trips: list[int] = field(default_factory=list)
     description: NoDescription = field(default_factory=NoDescription)
 
     def generate(
@@ -126,6 +160,8 @@ class NoEngine:
         assert answer.result is not None
         assert answer.stats is not None
         self.times.append((began, time.perf_counter()))
+        self.processor_times.append(time.process_time())
+        self.round_trips.append(RoundTrips.made)
         if len(self.times) == self.requests:
             signal.raise_signal(signal.SIGTERM)
         return answer.result, answer.stats
@@ -143,9 +179,33 @@ def overhead(folder: Path, url: str, requests: int) -> dict[str, Any]:
     entries = [GenerationRequest(request_id=request_id(batch_id, n), prompt=prompt(n)) for n in range(requests)]
     queue_at(url).enqueue(entries, model=MODEL, priority="normal")
     engine = NoEngine(requests)
+    RoundTrips.count()
     serve(Settings(redis_url=url, data_dir=folder, model=MODEL), lambda: engine)
     gaps = sorted(1000 * (start - end) for (_, end), (start, _) in zip(engine.times, engine.times[1:], strict=False))
-    return {"median": statistics.median(gaps), "p95": gaps[int(0.95 * len(gaps))], "max": gaps[-1]}
+    processor, trips = engine.processor_times, engine.round_trips
+    return {
+        "median": statistics.median(gaps),
+        "p95": gaps[int(0.95 * len(gaps))],
+        "max": gaps[-1],
+        "processor_ms": 1000 * (processor[-1] - processor[0]) / (requests - 1),
+        "round_trips": (trips[-1] - trips[0]) / (requests - 1),
+    }
+
+
+class RoundTrips:
+    """Counts how often this thread sends something to Redis, and then waits for the answer."""
+
+    made = 0
+
+    @classmethod
+    def count(cls) -> None:
+        send, thread = AbstractConnection.send_packed_command, threading.get_ident()
+
+        def counted(self: AbstractConnection, *arguments: Any, **named: Any) -> Any:
+            cls.made += threading.get_ident() == thread
+            return send(self, *arguments, **named)
+
+        AbstractConnection.send_packed_command = counted  # type: ignore[method-assign]
 
 
 def record(folder: Path, url: str, requests: int) -> dict[str, Any]:
@@ -180,14 +240,27 @@ def ask(folder: Path, query: str) -> dict[str, Any]:
         ask_it()
         began = time.perf_counter()
         ask_it()
-        return {"ms": 1000 * (time.perf_counter() - began)}
+        return {"ms": 1000 * (time.perf_counter() - began), "peak_mb": peak_mb()}
 
 
-def command_ms(folder: Path, name: str) -> float:
+def command(folder: Path, name: str) -> dict[str, Any]:
+    """Milliseconds of processor time of a command, the second one of a process, which need not import anything."""
+    from cli.main import app
+
+    spent = []
+    for _ in range(2):
+        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+            began = time.process_time()
+            app([name, "latest", "--data-dir", str(folder)], standalone_mode=False)
+            spent.append(1000 * (time.process_time() - began))
+    return {"ms": spent[1]}
+
+
+def process_ms(folder: Path, name: str) -> float:
     """Milliseconds of a whole command, from the start of Python to its end."""
     began = time.perf_counter()
-    command = [sys.executable, "-m", "cli.main", name, "latest", "--data-dir", str(folder)]
-    subprocess.run(command, check=True, capture_output=True)
+    arguments = [sys.executable, "-m", "cli.main", name, "latest", "--data-dir", str(folder)]
+    subprocess.run(arguments, check=True, capture_output=True)
     return 1000 * (time.perf_counter() - began)
 
 
