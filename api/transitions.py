@@ -22,6 +22,8 @@ recorder   recorded      its answer is in the ledger: attempt, detail (finish re
 
 from typing import Any
 
+from api.schemas import RequestEvent
+
 FACTS = "facts"
 """The attribute of a log record that holds the facts of a transition."""
 
@@ -30,3 +32,16 @@ def about(request: str, worker: str | None = None, **facts: Any) -> dict[str, di
     """`extra` of a log call whose message names a transition; facts that are None are left out."""
     known = {"request": request, "worker": worker or None, **facts}
     return {FACTS: {name: value for name, value in known.items() if value is not None}}
+
+
+def ended(event: RequestEvent) -> tuple[str, dict[str, Any]]:
+    """The transition by which a worker ends a request, and what there is to tell of it."""
+    result, stats = event.result, event.stats
+    if result is None:
+        return event.kind, {}
+    facts: dict[str, Any] = {"error": result.error.code} if result.error else {"finish_reason": result.finish_reason}
+    if result.usage is not None:
+        facts["tokens"] = result.usage.completion_tokens
+    if stats is not None:
+        facts |= {"ms": round(stats.wall_ms), "tokens_per_second": stats.decode_tps and round(stats.decode_tps, 2)}
+    return "cancelled" if result.cancelled else "finished", facts

@@ -10,7 +10,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import re
 import resource
 import signal
 import subprocess
@@ -26,7 +25,7 @@ from typing import IO, Any, TypeVar
 
 import mlx.core as mx
 
-from kernels.words import in_words
+from kernels.words import in_words, says_no_memory
 
 Result = TypeVar("Result")
 
@@ -35,10 +34,6 @@ START_SECONDS = 120.0
 GRACE_SECONDS = 5
 """How long a killed child may take to go. One that the driver holds longer is left behind."""
 FROM_OUTSIDE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
-_NO_MEMORY = re.compile(
-    r"unable to allocate|failed to allocate|out ?of ?memory|insufficient memory|bad_alloc|MemoryError", re.IGNORECASE
-)
-"""What MLX, its drivers and Python say where memory ran out, which it may not the next time."""
 
 
 class ChildError(Exception):
@@ -159,7 +154,7 @@ class Child:
 
 
 def _failure(complaint: str) -> ChildError:
-    return InconclusiveError(complaint) if _NO_MEMORY.search(complaint) else ChildError(complaint)
+    return InconclusiveError(complaint) if says_no_memory(complaint) else ChildError(complaint)
 
 
 def serve(descriptor: int) -> None:

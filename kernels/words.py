@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 MOST_CHARACTERS = 300
+_NO_MEMORY = re.compile(
+    r"unable to allocate|failed to allocate|attempting to allocate|out ?of ?memory|insufficient memory|bad_alloc"
+    r"|resource limit|MemoryError",
+    re.IGNORECASE,
+)
+"""What MLX, its drivers and Python say where memory ran out: for good, for now, or for so large an array."""
 
 
 def in_words(error: Exception) -> str:
     """The kind of error and its whole message, on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def says_no_memory(complaint: str) -> bool:
+    """Whether memory ran out, by what an error says."""
+    return _NO_MEMORY.search(complaint) is not None
 
 
 def excerpt(text: str) -> str:

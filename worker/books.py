@@ -19,10 +19,12 @@ from rq.worker.base import WorkerStatus
 
 from api.queue import attempts
 from api.queue.access import forbids
+from api.queue.elsewhere import FAILED_FIELD, Failure
 from api.queue.hardening import JOB_NAME, SafeJob
 from api.queue.impostors import remove_impostors
-from api.queue.leases import LeaseRegistry
+from api.queue.leases import LeaseRegistry, server_time
 from api.queue.results import publish
+from api.transitions import about
 from worker.job import GenerationJob
 from worker.run import Run, StopReason
 
@@ -71,6 +73,7 @@ class BookkeepingWorker(SimpleWorker):
     death_penalty_class = NoDeathPenalty
     _job: GenerationJob
     _lease_seconds: int
+    _machine: str
     _execution: Execution | None = None
     _refused: str | None = None
 
@@ -111,9 +114,9 @@ class BookkeepingWorker(SimpleWorker):
 
     def handle_job_success(self, job: Job, queue: Queue, started_job_registry: Any, execution: Execution) -> None:
         assert isinstance(job, GenerationRqJob)
-        if job.run is not None and job.run.stopped_by is StopReason.HAND_BACK:
+        if job.run is not None and job.run.stopped_by in (StopReason.HAND_BACK, StopReason.FAILED):
             if self._holds(job, execution):
-                self._hand_back(job, queue, execution, job.run)
+                self._give_up(job, queue, execution, job.run)
             return
         with self.connection.pipeline() as pipeline:
             job.started_job_registry.end(pipeline, execution, job)
@@ -147,7 +150,7 @@ class BookkeepingWorker(SimpleWorker):
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
         """RQ logs the arguments and the message, which is to say the prompt."""
         if exc_info[0] is NotOurs:
-            logger.info("request %s is not to be run here any more", job.id)
+            logger.info("not_taken", extra=about(job.id, self.name))
             return
         logger.error("request %s could not be run: %s", job.id, getattr(exc_info[0], "__name__", "unknown"))
 
@@ -172,21 +175,27 @@ class BookkeepingWorker(SimpleWorker):
         return False
 
     def _note_loss(self, job: Job) -> None:
-        logger.warning("request %s ran beyond its lease; it belongs to another worker now", job.id)
+        if isinstance(job, GenerationRqJob) and job.run is not None:
+            job.run.lost()
 
-    def _hand_back(self, job: Job, queue: Queue, execution: Execution, run: Run) -> None:
-        """Put the request at the head of its queue; this attempt does not count."""
+    def _give_up(self, job: Job, queue: Queue, execution: Execution, run: Run) -> None:
+        """Put the request at the head of its queue. A failure counts as an attempt, and its machine is noted."""
+        notice = self._job.given_up(run)
+        failure = Failure(server_time(self.connection), self._machine) if run.failed_with else None
 
         def write(pipeline: Any) -> None:
             job.set_status(JobStatus.QUEUED, pipeline=pipeline)
             queue.push_job_id(job.id, pipeline=pipeline, at_front=True)
-            attempts.take_back(pipeline, job.id)
-            publish(pipeline, self._job.handed_back(run))
+            if failure is None:
+                attempts.take_back(pipeline, job.id)
+            else:
+                pipeline.hset(job.key, FAILED_FIELD, failure.written())
+            publish(pipeline, notice)
             execution.delete(job=job, pipeline=pipeline)
 
         registry = cast(LeaseRegistry, job.started_job_registry)
         if registry.while_held(execution, write):
-            logger.info("request %s handed back", job.id)
+            logger.info(notice.kind, extra=about(job.id, self.name, attempt=run.attempt, reason=notice.reason))
         else:  # answered by one that had lost it, or taken away
             self._let_go(job, execution)
         self.executions.pop(execution.id, None)

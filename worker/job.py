@@ -7,12 +7,13 @@ import logging
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal, Protocol
 
 from pydantic import ValidationError
 from redis import Redis, exceptions
 
-from api.errors import CidermillError, StorageError
+from api.errors import StorageError
 from api.pacing import spread
 from api.queue import attempts
 from api.queue.access import forbids
@@ -21,7 +22,9 @@ from api.queue.impostors import remove_impostors
 from api.queue.requests import cancel_key
 from api.queue.results import publish, publish_result
 from api.schemas import GenerationRequest, GenerationResult, JobStats, RequestError, RequestEvent
+from api.transitions import about, ended
 from worker.outbox import Outbox
+from worker.retry import final_error, kind_of, tries_again
 from worker.run import Run, StopReason
 
 logger = logging.getLogger("cidermill.worker")
@@ -47,8 +50,8 @@ class EngineDescription(Protocol):
 
 class GenerationEngine(Protocol):
     """What runs a request. on_tokens: new text, completion tokens so far. should_stop: asked once a pass; when it is
-    true, the result so far comes back as a cancelled one. upkeep: what can wait until a request is answered. close: at
-    the end of the process."""
+    true, the result so far comes back as a cancelled one; raises MemoryError where memory runs out. upkeep: what can
+    wait until a request is answered. close: at the end of the process."""
 
     @property
     def description(self) -> EngineDescription: ...
@@ -93,6 +96,7 @@ class GenerationJob:
             run.attempt, _, cancelled = pipeline.execute()
         if cancelled:
             run.stop(StopReason.CANCELLED)
+            logger.info("cancelled", extra=about(run.request_id, self._worker, attempt=run.attempt))
             return
         try:
             request = _parse(run.request_id, arguments)
@@ -102,15 +106,20 @@ class GenerationJob:
         if request.expires_at is not None:
             run.expire_in(seconds_left(self._connection, request.expires_at))
             if run.should_stop() and run.stopped_by is StopReason.EXPIRED:
-                self._bring_home(self._event(run, "expired"))
+                self._bring_home(run, self._event(run, "expired"))
                 return
         publish(self._connection, self._event(run, "started"))
-        result, stats = self._generate(run, request)
+        logger.info("started", extra=about(run.request_id, self._worker, attempt=run.attempt))
+        try:
+            result, stats = self._engine.generate(request, on_tokens=run.on_tokens, should_stop=run.should_stop)
+        except Exception as error:  # noqa: BLE001 - the next request may well run
+            self._fail(run, error)
+            return
         if result.cancelled:
             if run.stopped_by in (StopReason.LEASE_LOST, StopReason.HAND_BACK):
                 return
             if run.stopped_by is StopReason.EXPIRED:
-                self._bring_home(self._event(run, "expired"))
+                self._bring_home(run, self._event(run, "expired"))
                 return
             if run.stopped_by is StopReason.DEADLINE:
                 result = _overdue(run, result)
@@ -127,31 +136,59 @@ class GenerationJob:
         except Exception:  # the next request may well run
             logger.exception("the engine's upkeep failed")
 
-    def handed_back(self, run: Run) -> RequestEvent:
-        """The notice that the attempt was given up and does not count."""
-        return self._event(run, "handed_back")
+    def given_up(self, run: Run) -> RequestEvent:
+        """The notice that the request waits again: handed back, or requeued since the attempt failed."""
+        if run.failed_with is None:
+            return self._event(run, "handed_back")
+        return self._event(run, "requeued", reason=run.failed_with)
 
-    def _generate(self, run: Run, request: GenerationRequest) -> tuple[GenerationResult, JobStats | None]:
-        try:
-            return self._engine.generate(request, on_tokens=run.on_tokens, should_stop=run.should_stop)
-        except Exception as error:  # noqa: BLE001 - the next request may well run; this one has its answer
-            # The message may quote the prompt, so the log gets the type and the place only.
-            where = "".join(traceback.format_tb(error.__traceback__))
-            logger.error("request %s: the engine raised %s\n%s", run.request_id, type(error).__name__, where)
-            said = str(error) if isinstance(error, CidermillError) else f"{type(error).__name__}: {error}"
-            return _failure(run, "internal_error", said, 500), None
+    def _fail(self, run: Run, error: Exception) -> None:
+        """See worker/retry.py. Of a request that runs elsewhere by now, this machine's failure says nothing."""
+        # The message may quote the prompt, so the log gets the type and the place only.
+        where = "".join(traceback.format_tb(error.__traceback__))
+        logger.error("request %s: the engine raised %s\n%s", run.request_id, type(error).__name__, where)
+        if not self._still_ours(run):
+            run.stopped_by = StopReason.LEASE_LOST
+        elif tries_again(run.failed_before_on is not None):
+            run.fail(kind_of(error))
+        else:
+            run.stopped_by = None
+            final = final_error(error, self._worker, run.failed_before_on)
+            self._finish(run, GenerationResult(request_id=run.request_id, error=final), None)
+
+    def _still_ours(self, run: Run) -> bool:
+        """Whether the lease is held, as far as Redis tells."""
+        with suppress(exceptions.RedisError):
+            if not run.still_ours():
+                run.lost()
+        return not run.lease_lost
 
     def _finish(self, run: Run, result: GenerationResult, stats: JobStats | None) -> None:
-        self._bring_home(self._event(run, "finished", result, stats))
+        self._bring_home(run, self._event(run, "finished", result, stats))
 
-    def _bring_home(self, event: RequestEvent) -> None:
-        """Store, then publish for as long as it takes; a worker that has to stop leaves it in the outbox."""
+    def _bring_home(self, run: Run, event: RequestEvent) -> None:
+        """Store, then publish. One that was cut off and comes back finds that out first, and says so; its answer is
+        told all the same, and the ledger takes whichever comes first."""
+        stored = self._store(event)
+        self._still_ours(run)
+        if stored:
+            self._deliver(event)
+        else:
+            publish_result(self._connection, event)
+        name, facts = ended(event)
+        logger.info(name, extra=about(run.request_id, self._worker, attempt=run.attempt, **facts))
+
+    def _store(self, event: RequestEvent) -> bool:
+        """On this machine's disk; whether that took it."""
         try:
             self._outbox.store(event)
         except StorageError as error:
             logger.error("%s; it goes to Redis without that", error)
-            publish_result(self._connection, event)
-            return
+            return False
+        return True
+
+    def _deliver(self, event: RequestEvent) -> None:
+        """Publish what is in the outbox, for as long as it takes; a worker that has to stop leaves it there."""
         while True:
             try:
                 self._outbox.deliver(self._connection)
@@ -173,9 +210,10 @@ class GenerationJob:
     def _event(
         self,
         run: Run,
-        kind: Literal["started", "handed_back", "finished", "expired"],
+        kind: Literal["started", "handed_back", "requeued", "finished", "expired"],
         result: GenerationResult | None = None,
         stats: JobStats | None = None,
+        reason: str | None = None,
     ) -> RequestEvent:
         return RequestEvent(
             kind=kind,
@@ -183,6 +221,7 @@ class GenerationJob:
             worker=self._worker,
             attempt=run.attempt,
             at=time.time(),
+            reason=reason,
             result=result,
             stats=stats,
         )

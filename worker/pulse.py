@@ -48,6 +48,10 @@ class Pulse(threading.Thread):
         self._ended = threading.Event()
         self._answers = True
 
+    @property
+    def machine(self) -> str:
+        return self._info.host
+
     def describe(self, **changes: Any) -> None:
         """Change what the worker tells about itself (fields of WorkerInfo)."""
         self._info = self._info.model_copy(update=changes)
@@ -89,8 +93,10 @@ class Pulse(threading.Thread):
         if watched is not None:
             run, renew = watched
             if time.monotonic() >= self._next_beat:
-                if not renew(self._connection):
-                    run.stop(StopReason.LEASE_LOST)
+                if renew(self._connection):
+                    run.renewed()
+                else:
+                    run.lost()
                 self._next_beat = time.monotonic() + self._heartbeat_seconds
             if self._connection.exists(cancel_key(run.batch_id)):
                 run.stop(StopReason.CANCELLED)

@@ -11,6 +11,7 @@ from typing import Any, cast
 from redis import Redis, exceptions
 from rq.command import parse_payload
 from rq.exceptions import StopRequested
+from rq.executions import Execution
 from rq.job import Job
 from rq.queue import Queue
 from rq.utils import now
@@ -18,12 +19,14 @@ from rq.worker.base import WorkerStatus
 
 from api.pacing import spread
 from api.queue.connection import set_patience
+from api.queue.elsewhere import Avoidance
 from api.queue.impostors import remove_impostors
 from api.queue.prefix_order import TakenLast
 from api.queue.requests import queue_name
 from api.queue.safe_queue import POLL_SECONDS, SafeQueue
 from api.schemas import PRIORITIES
 from api.settings import Settings
+from api.transitions import about
 from worker.books import WORKER_TTL_SECONDS, BookkeepingWorker, GenerationRqJob, NoDeathPenalty
 from worker.job import GenerationJob
 from worker.pulse import Pulse
@@ -57,18 +60,21 @@ class GenerationWorker(BookkeepingWorker):
         """patience_seconds: how long Redis is tried again while a request is booked."""
         self._lease_seconds = math.ceil(settings.lease_seconds)
         self._job = job
+        self._machine = pulse.machine
         self._pulse = pulse
         self._shutdown_request = shutdown
         self._patience_seconds = patience_seconds
         self._current: Run | None = None
         settling = settings.lease_seconds + BEATS_TO_SETTLE * settings.heartbeat_seconds
         taken_last = TakenLast()
+        avoidance = Avoidance(connection, model, pulse.machine)
         queues = [
             SafeQueue(
                 queue_name(model, priority),
                 connection,
                 settling_seconds=settling,
                 taken_last=taken_last,
+                avoids=avoidance.avoids,
                 job_class=GenerationRqJob,
                 death_penalty_class=NoDeathPenalty,
             )
@@ -158,7 +164,8 @@ class GenerationWorker(BookkeepingWorker):
         assert isinstance(job, GenerationRqJob)
         try:
             execution = self._execution = self.prepare_execution(job)
-            run = Run(job.id, cast(int, job.timeout), self._shutdown_request.hand_back_due)
+            run = self._run_of(job, execution)
+            logger.info("taken", extra=about(job.id, self.name))
             job.job, job.run, self._current = self._job, run, run
             self._pulse.watch(run, lambda pulse: self._renew(pulse, job, execution))
             try:
@@ -176,6 +183,26 @@ class GenerationWorker(BookkeepingWorker):
             self._await_redis()
         except exceptions.ResponseError as error:
             self._note_refusal(error, f"request {job.id} was booked; its lease decides")
+
+    def _run_of(self, job: GenerationRqJob, execution: Execution) -> Run:
+        def still_ours() -> bool:
+            if run.silence < self._lease_seconds / 2:  # nobody ends a lease so early
+                return True
+            set_patience(self.connection, 0)  # an outage is waited out when the answer is told
+            try:
+                return job.started_job_registry.holds(execution)
+            finally:
+                set_patience(self.connection, self._patience_seconds)
+
+        run = Run(
+            job.id,
+            cast(int, job.timeout),
+            self._shutdown_request.hand_back_due,
+            worker=self.name,
+            still_ours=still_ours,
+            failed_before_on=job.failure.machine if job.failure else None,
+        )
+        return run
 
     def handle_payload(self, message: Any) -> None:
         """Of RQ's commands only the one that stops a request: anybody who can publish could stop a fleet."""

@@ -8,14 +8,21 @@ generating ──> finished            the engine came to an end of its own
          deadline        it ran too long                      an error is published
          expired         the deadline of its batch passed     that it has expired is published
          hand back       the worker stops                     it goes back to the head of its queue
+
+An exception of the engine ends the run as failed where the request is tried once more (worker/retry.py).
 """
 
+import logging
 import math
 import time
 from collections.abc import Callable
 from enum import StrEnum
 
 from api.identity import batch_of
+from api.transitions import about
+from worker.retry import ErrorKind
+
+logger = logging.getLogger("cidermill.worker")
 
 TAIL_CHARACTERS = 200
 
@@ -26,17 +33,34 @@ class StopReason(StrEnum):
     DEADLINE = "deadline"
     EXPIRED = "expired"
     HAND_BACK = "hand back"
+    FAILED = "failed"
 
 
 class Run:
     """A running attempt. Fields are assigned whole, so any thread may read and write them without a lock.
 
     timeout_seconds: wall time, counted from now. hand_back_due: whether the worker wants to be rid of the request.
-    answered: whether a result came of it that is no error.
+    still_ours: whether the lease has not been lost, asked before an end is told. failed_before_on: the machine of an
+    earlier attempt that failed. answered: whether a result came of it that is no error. failed_with: of a run that
+    failed.
     """
 
-    def __init__(self, request_id: str, timeout_seconds: float, hand_back_due: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        timeout_seconds: float,
+        hand_back_due: Callable[[], bool],
+        *,
+        worker: str = "",
+        still_ours: Callable[[], bool] = lambda: True,
+        failed_before_on: str | None = None,
+    ) -> None:
         self.request_id = request_id
+        self.worker = worker
+        self.still_ours = still_ours
+        self.failed_before_on = failed_before_on
+        self.failed_with: ErrorKind | None = None
+        self.lease_lost = False
         self.batch_id = batch_of(request_id)
         self.timeout_seconds = timeout_seconds
         self.attempt = 1
@@ -47,6 +71,7 @@ class Run:
         self._deadline = time.monotonic() + timeout_seconds
         self._expires = math.inf
         self._hand_back_due = hand_back_due
+        self.renewed()
         self._first: tuple[float, int] | None = None
 
     @property
@@ -60,6 +85,27 @@ class Run:
         """Ask the engine to stop; the first reason stays."""
         if self.stopped_by is None:
             self.stopped_by = reason
+
+    def lost(self) -> None:
+        """The request is another worker's by now."""
+        if not self.lease_lost:
+            self.lease_lost = True
+            logger.warning("lease_lost", extra=about(self.request_id, self.worker, attempt=self.attempt))
+        self.stop(StopReason.LEASE_LOST)
+
+    def fail(self, kind: ErrorKind) -> None:
+        """The engine raised, and the request is to be tried once more."""
+        self.failed_with, self.stopped_by = kind, StopReason.FAILED
+
+    def renewed(self) -> None:
+        """The lease was extended."""
+        self._renewed_at = time.monotonic(), time.time()
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the lease was extended, by the clock that says more: one of them stands still in sleep."""
+        monotonic, wall = self._renewed_at
+        return max(time.monotonic() - monotonic, time.time() - wall)
 
     def expire_in(self, seconds: float) -> None:
         """Stop when its batch expires, in so many seconds."""

@@ -83,6 +83,8 @@ LTRIM cidermill:lost:x 0 0
 LTRIM cidermill:deaths:x 0 0
 EXPIRE cidermill:deaths:x 1
 GETRANGE cidermill:seen:x 0 0
+GETRANGE cidermill:attempts:x 0 0
+XADD cidermill:results * a b
 LRANGE cidermill:lost:x 0 0
 SADD rq:queues x
 SMEMBERS rq:workers:x
@@ -121,6 +123,8 @@ EXPIRE rq:worker:x 1
 DEL rq:worker:x cidermill:worker:x cidermill:attempts:x cidermill:lost:x
 SADD rq:workers x
 SADD cidermill:workers x
+SMEMBERS cidermill:workers
+GETRANGE cidermill:worker:x 0 0
 SREM cidermill:workers x
 SREM rq:worker:x:executions y
 SADD rq:executions:x y
@@ -141,7 +145,7 @@ DECRBY cidermill:attempts:x 1
 EXPIRE cidermill:attempts:x 1
 ZADD rq:wip:x 1 y
 ZADD rq:finished:x 1 y
-XADD cidermill:results * a b
+HSET rq:job:x failed_on y
 SUBSCRIBE rq:pubsub:x
 UNSUBSCRIBE rq:pubsub:x"""
 

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 KEEP_SECONDS = 7 * 24 * 3600
 MOST_NAMES = 100
+LONGEST_NUMBER = 9
+"""Digits."""
 
 
 def attempts_key(request_id: str) -> str:
@@ -24,6 +26,15 @@ def begin(pipeline: "Pipeline", request_id: str) -> None:
     """Count a start: the pipeline's first answer is the number of this attempt, from 1; one more follows."""
     pipeline.incr(attempts_key(request_id))
     pipeline.expire(attempts_key(request_id), KEEP_SECONDS)
+
+
+def latest(connection: Redis, request_id: str) -> int:
+    """The number of the latest attempt; 1 where nothing, or nothing of the kind, is counted."""
+    try:
+        counted = cast(bytes, connection.getrange(attempts_key(request_id), 0, LONGEST_NUMBER - 1))
+    except ResponseError:
+        return 1  # somebody else wrote the key
+    return max(1, int(counted)) if counted.isdigit() else 1
 
 
 def take_back(connection: Redis, request_id: str) -> None:

@@ -14,6 +14,7 @@ from rq.exceptions import NoSuchJobError
 from rq.job import Job, JobStatus
 from rq.utils import as_text
 
+from api.queue.elsewhere import FAILED_FIELD, Failure, read_failure
 from api.queue.leases import LeaseRegistry
 from api.queue.prefix_key import PREFIX_FIELD, read_key
 from api.queue.quarantine import UnreadableJob
@@ -27,6 +28,7 @@ STORED_FIELDS = (
     "data",
     "description",
     "ended_at",
+    FAILED_FIELD,
     "enqueue_at_front_on_retry",
     "enqueued_at",
     "failure_ttl",
@@ -67,6 +69,8 @@ class SafeJob(Job):
 
     prefix = ""
     """What its prompt begins with (api/queue/prefix_key.py)."""
+    failure: Failure | None = None
+    """Where an attempt at it has failed (api/queue/elsewhere.py)."""
 
     @property
     def func(self) -> Any:
@@ -104,6 +108,7 @@ class SafeJob(Job):
             _check_inflated_size(fields["data"])
             super().restore(fields)
             self.prefix = read_key(fields.get(PREFIX_FIELD, b""))
+            self.failure = read_failure(fields.get(FAILED_FIELD, b""))
             if self._status == JobStatus.CREATED or not self.timeout or self.timeout < 1:
                 raise ValueError("status or timeout out of range")
         except Exception as error:  # whatever a forged field provokes

@@ -5,6 +5,7 @@ All times are the Redis server's: Macs whose clocks differ agree on when a lease
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -20,7 +21,9 @@ from rq.utils import utcformat
 
 from api.queue import attempts, deaths, last_seen
 from api.queue.quarantine import UnreadableJob, quarantine
-from api.queue.results import ANSWERED_SECONDS
+from api.queue.results import ANSWERED_SECONDS, publish
+from api.schemas import RequestEvent
+from api.transitions import about
 
 if TYPE_CHECKING:
     from redis.client import Pipeline
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("cidermill.queue")
 
 ENDED_SEEN_MS = 600_000
+LEASE_LOST = "lease_lost"
+"""Why a request is queued again whose worker fell silent."""
 
 LEASE = """
 local now = redis.call('TIME')
@@ -174,10 +179,11 @@ class LeaseRegistry(StartedJobRegistry):
                 return
             job = self._started_job(job_id)
             host = last_seen.host_of(self.connection, job.worker_name or "") if job else None
+            attempt = attempts.latest(self.connection, job_id) if job else 0
             on_its_way = job is None and pipeline.hget(Job.key_for(job_id), "status") == JobStatus.QUEUED.encode()
             pipeline.multi()
             if job is not None:
-                self._move_on(job, queue, host, pipeline)
+                self._move_on(job, queue, host, attempt, pipeline)
             elif on_its_way:
                 # Its worker died between the lease and the start: no attempt is used up. A second list entry does no
                 # harm, the request is taken once.
@@ -188,8 +194,8 @@ class LeaseRegistry(StartedJobRegistry):
             pipeline.delete(b"rq:execution:" + member)
             pipeline.execute()
             if job is not None:
-                status = job.get_status(refresh=False)
-                logger.warning("request %s lost worker %s; it is now %s", job_id, job.worker_name, status.value)
+                name = "requeued" if job.get_status(refresh=False) == JobStatus.QUEUED else "set_aside"
+                logger.warning(name, extra=about(job_id, job.worker_name, attempt=attempt, reason=LEASE_LOST))
 
     def _started_job(self, job_id: str) -> Job | None:
         """The job, when it is really running; an entry of anything else is a leftover."""
@@ -202,12 +208,19 @@ class LeaseRegistry(StartedJobRegistry):
             return None
         return job if job.get_status(refresh=False) == JobStatus.STARTED else None
 
-    def _move_on(self, job: Job, queue: "Queue", host: str | None, pipeline: "Pipeline") -> None:
+    def _move_on(self, job: Job, queue: "Queue", host: str | None, attempt: int, pipeline: "Pipeline") -> None:
         worker = job.worker_name or "unknown"
         attempts.note_lost(pipeline, job.id, worker)
         if host is not None:
             deaths.note(pipeline, host, deaths.Death(job.id, worker))
         if job.should_retry:
             job.retry(queue, pipeline)
+            publish(pipeline, _requeued(job.id, worker, attempt))
         else:
             record_job_failure(job, "the workers that ran this request died", pipeline)
+
+
+def _requeued(request_id: str, worker: str, attempt: int) -> RequestEvent:
+    return RequestEvent(
+        kind="requeued", request_id=request_id, worker=worker, attempt=attempt, at=time.time(), reason=LEASE_LOST
+    )

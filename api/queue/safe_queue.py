@@ -6,7 +6,7 @@ has a lease. What stays in the intermediate list lost its worker in between, and
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,6 +18,7 @@ from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 from rq.worker_registration import clean_worker_registry
 
+from api.queue.elsewhere import MOST_PASSED_OVER, Failure
 from api.queue.hardening import READ, SafeJob, valid_id
 from api.queue.leases import LeaseRegistry
 from api.queue.prefix_order import ROUND, ROUND_SECONDS, TAKE_IN_ORDER, TakenLast, round_key
@@ -75,8 +76,12 @@ class Handover(IntermediateQueue):
                     self.connection.lrem(self.key, 1, cast(str, entry))
             elif job_id not in started and not self.set_first_seen(job_id) and self.should_be_cleaned_up(job_id):
                 logger.warning("request %s was stranded on its way to a worker; given back", job_id)
-                keys = (self.key, self.queue_key, self.get_first_seen_key(job_id))
-                self.connection.eval(GIVE_BACK, 3, *keys, job_id)
+                self.give_back(job_id)
+
+    def give_back(self, job_id: str) -> None:
+        """Move the entry to the head of the queue."""
+        keys = (self.key, self.queue_key, self.get_first_seen_key(job_id))
+        self.connection.eval(GIVE_BACK, 3, *keys, job_id)
 
 
 class SafeQueue(Queue):
@@ -91,9 +96,11 @@ class SafeQueue(Queue):
         *,
         settling_seconds: float = SETTLING_SECONDS,
         taken_last: TakenLast | None = None,
+        avoids: Callable[[Failure | None], bool] = lambda _: False,
         **options: Any,
     ) -> None:
-        """settling_seconds: see SETTLING_SECONDS. taken_last: of a worker over all of its queues.
+        """settling_seconds: see SETTLING_SECONDS. taken_last: of a worker over all of its queues. avoids: whether
+        that worker leaves a request that failed so to others.
 
         options: RQ's; the serializer cannot be chosen.
         """
@@ -101,6 +108,7 @@ class SafeQueue(Queue):
         super().__init__(name, connection=connection, **options)
         self._settling_seconds = settling_seconds
         self.taken_last = taken_last or TakenLast()
+        self.avoids = avoids
 
     @property
     def started_job_registry(self) -> LeaseRegistry:
@@ -161,19 +169,32 @@ class SafeQueue(Queue):
 
 
 def _take(queues: Sequence[SafeQueue], job_class: type[SafeJob]) -> tuple[Job, Queue] | None:
-    """Move entries to the intermediate lists until one of them is a request that is really queued."""
+    """Move entries to the intermediate lists until one of them is a request that is really queued.
+
+    What is not to be taken by this worker goes back to the head of its queue.
+    """
     connection, last = queues[0].connection, queues[0].taken_last
     keys = [key for queue in queues for key in (queue.key, queue.intermediate_queue_key, round_key(queue.name))]
     namespace = job_class.redis_job_namespace_prefix
-    while (taken := cast(Any, connection.eval(TAKE, len(keys), *keys, namespace, last.key))) is not None:
-        first, entry, found = taken
-        queue = queues[first // 3]
-        job = _queued_job(queue, job_class, entry, found)
-        if job is not None:
-            last.key = job.prefix
-            return job, queue
-        connection.lrem(queue.intermediate_queue_key, 1, entry)
-    return None
+    passed_over: list[tuple[SafeQueue, str]] = []
+    try:
+        while (taken := cast(Any, connection.eval(TAKE, len(keys), *keys, namespace, last.key))) is not None:
+            first, entry, found = taken
+            queue = queues[first // 3]
+            job = _queued_job(queue, job_class, entry, found)
+            if job is None:
+                connection.lrem(queue.intermediate_queue_key, 1, entry)
+            elif not queue.avoids(job.failure):
+                last.key = job.prefix
+                return job, queue
+            else:
+                passed_over.append((queue, job.id))
+                if len(passed_over) == MOST_PASSED_OVER:
+                    return None
+        return None
+    finally:
+        for queue, job_id in reversed(passed_over):
+            queue.intermediate_queue.give_back(job_id)
 
 
 def _queued_job(

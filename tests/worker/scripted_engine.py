@@ -27,10 +27,15 @@ def scripted_text(prompt: str, tokens: int) -> str:
 
 @dataclass
 class ScriptedEngine:
-    """a prompt that starts with "raise" raises, "die" kills the process. log: a file that gets one line per start."""
+    """A prompt that starts with "raise" raises, "fill" runs out of memory, "die" kills the process, and "fall asleep"
+    stops it with its last token; some of them, with " on " and a machine behind, do so on that machine alone.
+
+    log: a file that gets one line per start.
+    """
 
     seconds_per_token: float = 0.0
     log: Path | None = None
+    machine: str = ""
     on_start: Callable[[GenerationRequest], None] | None = None
     on_upkeep: Callable[[], None] | None = None
     description: ScriptedDescription = field(default_factory=ScriptedDescription)
@@ -44,8 +49,10 @@ class ScriptedEngine:
     ) -> tuple[GenerationResult, JobStats]:
         self._note(request)
         prompt = request.prompt or ""
-        if prompt.startswith("raise"):
+        if prompt.startswith("raise") and prompt.partition(" on ")[2] in ("", self.machine):
             raise RuntimeError(f"cannot take {prompt!r}")
+        if prompt.startswith("fill") and prompt.partition(" on ")[2] in ("", self.machine):
+            raise MemoryError(f"cannot hold {prompt!r}")
         if prompt == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         wanted = request.max_tokens or 4
@@ -58,6 +65,8 @@ class ScriptedEngine:
             done.append(word)
             if on_tokens is not None:
                 on_tokens(f"{word} ", len(done))
+        if prompt.startswith("fall asleep on ") and prompt.endswith(self.machine):
+            os.kill(os.getpid(), signal.SIGSTOP)
         finish = "length" if len(done) == wanted else "cancelled"
         usage = Usage(prompt_tokens=len(prompt.split()), completion_tokens=len(done))
         result = GenerationResult(request_id=request.request_id, text=" ".join(done), finish_reason=finish, usage=usage)

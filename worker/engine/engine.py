@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from worker.engine.learned import Learned
 from worker.engine.loading import Target, load_target
 from worker.engine.logprobs import LogprobRecord
 from worker.engine.machine import chip, keep_weights_resident
-from worker.engine.memory import MemoryLimit, ModelMemory, prefix_cache_bytes
+from worker.engine.memory import MemoryLimit, ModelMemory, prefix_cache_bytes, ran_out_of_memory
 from worker.engine.models import ModelSpec
 from worker.engine.notes import notes_of
 from worker.engine.profile import PassTimer, Profile, Profiles, pair_key
@@ -236,7 +237,7 @@ class Engine:
         on_tokens(text, tokens) gets each new piece of text and the number of completion tokens so far, of all choices.
         should_stop is asked once a pass; when it says so the running text ends there with finish reason "cancelled",
         and no other is begun. An error of the request itself is a result with `error`; any other exception leaves the
-        engine ready for the next request.
+        engine ready for the next request. Raises MemoryError where memory runs out, whatever MLX calls it.
         """
         request = with_profile(request)
         tally = Tally(AcceptanceRule.parse(request.acceptance or LOSSLESS))
@@ -253,9 +254,18 @@ class Engine:
             # The pass whose row it is has not been committed.
             self._session.reset()
             return GenerationResult(request_id=request.request_id, error=refused.error), self._stats(tally)
-        except BaseException:
+        except BaseException as error:
             self._session.reset()
+            if ran_out_of_memory(error):
+                self._make_room(error)
+                raise MemoryError("the engine ran out of memory") from error
             raise
+
+    def _make_room(self, error: BaseException) -> None:
+        """Let go of what the next request can do without. error: whose frames hold the arrays of the last pass."""
+        traceback.clear_frames(error.__traceback__)
+        self.forget()
+        mx.clear_cache()
 
     def _answer(
         self,

@@ -11,6 +11,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from api.errors import ModelError
+from kernels.words import says_no_memory
 from worker.engine.machine import memory_bytes
 
 GIGABYTE = 2**30
@@ -115,6 +116,14 @@ def prefix_cache_bytes(memory_limit_gb: float | None) -> int:
 def weight_bytes(model: Any) -> int:
     """Bytes of a model's parameters; they need not have been read yet."""
     return sum(int(parameter.nbytes) for _, parameter in tree_flatten(model.parameters()))
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says so. MLX raises RuntimeError, of Metal's, CUDA's or the host's allocator.
+
+    Where a GPU runs out while it works on a pass, Metal ends the process instead: that is a lost worker.
+    """
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and says_no_memory(str(error)))
 
 
 def _gb(size: int) -> str:

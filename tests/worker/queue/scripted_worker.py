@@ -16,11 +16,14 @@ from worker.process import serve
 def main() -> None:
     settings_text, arguments_text, seconds_per_token, log = sys.argv[1:]
     logging.basicConfig(level=logging.INFO)
+    arguments = json.loads(arguments_text)
     settings = load_settings(**json.loads(settings_text))
     serve(
         settings,
-        lambda: ScriptedEngine(seconds_per_token=float(seconds_per_token), log=Path(log)),
-        **json.loads(arguments_text),
+        lambda: ScriptedEngine(
+            seconds_per_token=float(seconds_per_token), log=Path(log), machine=arguments.get("host", "")
+        ),
+        **arguments,
     )
 
 

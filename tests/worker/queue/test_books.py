@@ -124,7 +124,7 @@ def test_an_answer_after_the_lease_was_taken_away_is_offered_and_ends_the_other_
         assert bench.waiting() == [ONE, TWO]
 
     bench.work(take_away)
-    assert bench.events() == [("started", ONE, 1), ("finished", ONE, 1)]
+    assert bench.events() == [("started", ONE, 1), ("requeued", ONE, 1), ("finished", ONE, 1)]
     assert bench.left_behind() == []
     assert bench.redis.hget(f"rq:job:{ONE}", "status") == b"finished"
     assert bench.queue.live([ONE, TWO]) == {TWO}

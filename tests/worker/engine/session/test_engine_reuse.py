@@ -69,6 +69,19 @@ def test_an_exception_in_a_request_leaves_the_snapshots(llama: Any, engine_for: 
     assert cached(engine, PROMPTS[0], expected) == len(PROMPTS[0]) - 1
 
 
+def test_memory_that_runs_out_costs_the_snapshots(llama: Any, engine_for: EngineFor) -> None:
+    engine = engine_for(llama)
+    expected = plain_tokens(llama, ids(PROMPTS[0]), 12)
+    cached(engine, PROMPTS[0], expected)
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("[metal::malloc] Unable to allocate 4096 bytes.")
+
+    with pytest.raises(MemoryError):
+        engine.generate(request(prompt=OTHER), on_tokens=fails)
+    assert cached(engine, PROMPTS[0], expected) == 0
+
+
 @pytest.mark.parametrize("family", ["llama", "lfm2"])
 def test_further_choices_start_from_the_prompt(engine_for: EngineFor, family: str) -> None:
     model = tiny_model(family)
