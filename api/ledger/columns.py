@@ -1,11 +1,12 @@
 """Column types that take whatever a model or a file name can produce."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Dialect, Text
-from sqlalchemy.types import TypeDecorator
 
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 SQLITE_INTEGERS = range(-(2**63), 2**63)
 
 
@@ -18,24 +19,22 @@ def storable_text(text: str) -> str:
     return text
 
 
-class SafeText(TypeDecorator[str]):
+class SafeText(Text):
     """Text of any content."""
 
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else storable_text(value)
+    def bind_processor(self, dialect: Dialect) -> Callable[[str | None], str | None]:
+        return _stored
 
 
-class JsonText(TypeDecorator[Any]):
+class JsonText(Text):
     """A JSON value, with texts of any content, in the text column; SQLite's JSON functions read it."""
 
-    impl = Text
-    cache_ok = True
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], str | None]:
+        return lambda value: None if value is None else storable_text(_JSON.encode(value))
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
-        return None if value is None else storable_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[str | None], Any]:
+        return lambda value: None if value is None else json.loads(value)
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
-        return None if value is None else json.loads(value)
+
+def _stored(text: str | None) -> str | None:
+    return None if text is None else storable_text(text)

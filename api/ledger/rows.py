@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
+from sqlalchemy import REAL, Integer
 
 from api.ledger.columns import SQLITE_INTEGERS
 from api.ledger.tables import RESULTS
@@ -11,6 +12,7 @@ from api.schemas import Choice, GenerationResult, JobStats, Phases, RequestError
 
 _LOGPROBS = TypeAdapter(list[TokenLogprob])
 _CHOICES = TypeAdapter(list[Choice])
+_NUMBERS = tuple(column.name for column in RESULTS.columns if isinstance(column.type, (Integer, REAL)))
 _PHASES = tuple(Phases.model_fields)
 _USAGE = tuple(Usage.model_fields)
 _STATS = tuple(name for name in JobStats.model_fields if name not in ("phases", "budgets"))
@@ -98,9 +100,11 @@ def _stop_columns(stop: str | int | None) -> dict[str, str | int | None]:
 
 def _unstorable(row: dict[str, Any]) -> str | None:
     """The first column whose number SQLite would refuse (beyond 64 bits) or turn into NULL (not a number)."""
-    for name, value in row.items():
-        if isinstance(value, int) and value not in SQLITE_INTEGERS:
-            return name
-        if isinstance(value, float) and not math.isfinite(value):
+    for name in _NUMBERS:
+        value = row[name]
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                return name
+        elif value is not None and value not in SQLITE_INTEGERS:
             return name
     return None
