@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -159,14 +160,19 @@ class Measurement:
             mx.random.seed(1)
             fill(passes.cache, context, shape)
 
-    def costs(self, nodes: int, rounds: int) -> list[float]:
-        """Milliseconds of a chain pass, of both tree passes, and of the commits of a path that is no prefix."""
-        taken = []
-        for _ in range(rounds + 1):
-            tree = self.random_tree(nodes)
-            times = [timed(passes, tree, _deepest(tree)) for passes in (self.chain, self.tree, self.kernels)]
-            taken.append([*(one.whole for one in times), *(one.commit for one in times[1:])])
-        return [float(value) for value in np.median(np.array(taken[1:]), axis=0)]
+    def costs(self, nodes: Sequence[int], rounds: int) -> npt.NDArray[np.float64]:
+        """Milliseconds, [rounds, len(nodes), 5]: of a chain pass, of both tree passes, and of their commits.
+
+        What is committed is a path that is no prefix. Each round has all numbers of nodes in turn, because a host that
+        other machines share is at times half as fast as at others.
+        """
+        taken = [[self._times(count) for count in nodes] for _ in range(rounds + 1)]
+        return np.array(taken[1:])
+
+    def _times(self, nodes: int) -> list[float]:
+        tree = self.random_tree(nodes)
+        times = [timed(passes, tree, _deepest(tree)) for passes in (self.chain, self.tree, self.kernels)]
+        return [*(one.whole for one in times), *(one.commit for one in times[1:])]
 
     def differences(self, nodes: int) -> list[float]:
         """What the kernels change in the logits: at most, and in the median row; and what rounding does."""
@@ -228,14 +234,13 @@ def measure(
     profiles: Lines = []
     for context in options.contexts:
         measurement = Measurement(model, faster, kernels, shape, context, options.pieces)
-        first: list[float] = []
-        for nodes in options.nodes:
-            *times, commit, faster_commit = measurement.costs(nodes, options.rounds)
-            first = first or times
-            ratios = [spent / one for spent, one in zip(times, first, strict=True)]
-            beside = [times[1] / times[0], times[2] / times[0]]
+        taken = measurement.costs(options.nodes, options.rounds)
+        ratios = np.median(taken[:, :, :3] / taken[:, :1, :3], axis=0).tolist()
+        beside = np.median(taken[:, :, 1:3] / taken[:, :, :1], axis=0).tolist()
+        for number, (nodes, medians) in enumerate(zip(options.nodes, np.median(taken, axis=0).tolist(), strict=True)):
+            times, commits = medians[:3], medians[3:]
             differences = measurement.differences(nodes)
-            costs.append([context, nodes, *times, *ratios, *beside, commit, faster_commit, *differences])
+            costs.append([context, nodes, *times, *ratios[number], *beside[number], *commits, *differences])
             _show(COST_HEADINGS, costs)
         for nodes in options.profile:
             for line in measurement.profile(nodes, options.rounds):
@@ -263,7 +268,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4, 8, 12, 16, 24, 32], help="the first: c(1)")
     parser.add_argument("--contexts", type=int, nargs="+", default=[64, 8192])
-    parser.add_argument("--rounds", type=int, default=5, help="of each pass, of which the median counts")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="of all passes in turn; medians count, also of the ratios within a round"
+    )
     parser.add_argument("--memory", action="store_true", help="measure the peak memory too")
     parser.add_argument("--profile", type=int, nargs="+", default=[], help="where the time goes, for so many nodes")
     parser.add_argument(
