@@ -4,13 +4,13 @@ from alembic import context
 from sqlalchemy import Connection
 
 from api.ledger.connection import create_file, open_engine, writing
-from api.ledger.tables import Base
+from api.ledger.tables import METADATA
 from api.settings import load_settings
 
 
 def run(connection: Connection) -> None:
     """Run the revisions asked for within the connection's own transaction."""
-    context.configure(connection=connection, target_metadata=Base.metadata, transactional_ddl=True)
+    context.configure(connection=connection, target_metadata=METADATA, transactional_ddl=True)
     with context.begin_transaction():
         context.run_migrations()
 

@@ -18,7 +18,7 @@ from ledger_samples import lines
 from api.errors import LedgerError, StorageError
 from api.ledger.ledger import Ledger
 from api.ledger.migrate import SCRIPTS
-from api.ledger.tables import REVISION, Base
+from api.ledger.tables import METADATA, REVISION
 
 FORK = multiprocessing.get_context("fork")
 NOBODY = 65534
@@ -86,7 +86,7 @@ def test_a_process_that_looks_in_and_leaves_does_not_remove_the_log_of_one_that_
 def test_the_migrations_make_the_tables_of_the_models(ledger: Ledger) -> None:
     with ledger.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, Base.metadata) == []
+        assert compare_metadata(context, METADATA) == []
 
 
 def test_checks_and_partial_indices_of_the_migrations_are_those_of_the_models(ledger: Ledger, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_checks_and_partial_indices_of_the_migrations_are_those_of_the_models(le
     from api.ledger.connection import open_engine
 
     modelled = open_engine(tmp_path / "modelled.sqlite3")
-    Base.metadata.create_all(modelled)
+    METADATA.create_all(modelled)
     schemas = []
     for engine in (ledger.engine, modelled):
         with engine.connect() as connection:
