@@ -5,6 +5,7 @@ import logging
 from api.ledger.ledger import Ledger
 from api.queue.requests import RequestQueue, SetAside
 from api.schemas import RequestError
+from api.transitions import about
 
 logger = logging.getLogger("cidermill.recorder")
 
@@ -29,5 +30,6 @@ def _fail(ledger: Ledger, entry: SetAside) -> bool:
     error = RequestError(code=code, message=f"the request was set aside: {entry.reason}", status=500)
     failed = ledger.fail(entry.request_id, error, worker=entry.workers[-1] if entry.workers else None)
     if failed:
-        logger.warning("%s failed: %s", entry.request_id, entry.reason)
+        worker = entry.workers[-1] if entry.workers else None
+        logger.warning("failed", extra=about(entry.request_id, worker, error=code, reason=entry.reason))
     return failed

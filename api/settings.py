@@ -90,6 +90,9 @@ class Settings(BaseSettings):
         "auto", description="auto: the kernels that run on a machine and gain there; off: MLX's own operations alone"
     )
     batch_memory: bool = Field(True, description="whether earlier answers of a batch help to guess later ones")
+    log_format: Literal["text", "json"] = Field(
+        "text", description="how worker and record log: lines for people, or a JSON object a line"
+    )
     lease_seconds: float = Field(45, ge=2, description="silence after which a worker's request goes to another worker")
     heartbeat_seconds: float = Field(5, gt=0, description="time between a worker's signs of life")
     max_attempts: int = Field(2, ge=1, description="workers that a request may lose before it is set aside")

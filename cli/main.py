@@ -10,8 +10,7 @@ import typer
 from api.errors import CidermillError, ExitCode
 from cli.commands import batches, fleet, history, machine, running, server, tuning, workers
 from cli.interrupt import Interrupted, raise_on_signals
-from cli.log import log_printably
-from cli.output import printable
+from cli.log import complain, log_printably
 
 EXIT_CODES = """Exit codes: 0 done; 1 input refused; 2 wrong usage; 3 some requests failed; 4 no Redis;
 5 ledger unusable; 6 model unusable; 7 a file cannot be written; 8 not found; 9 texts differ; 130 interrupted."""
@@ -57,19 +56,18 @@ def main() -> None:
         app()
     except CidermillError as error:
         for line in error.details:
-            typer.echo(printable(line), err=True)
+            complain(line)
         if error.untold:
-            typer.echo(f"... and {error.untold} more", err=True)
-        typer.echo(printable(f"cidermill: {error}"), err=True)
+            complain(f"... and {error.untold} more")
+        complain(f"cidermill: {error}")
         sys.exit(error.exit_code)
     except Interrupted:
-        typer.echo("cidermill: interrupted", err=True)
+        complain("cidermill: interrupted")
         sys.exit(ExitCode.INTERRUPTED)
     except Exception as error:
         if not _is_of_redis(error):
             raise
-        said = f"cidermill: Redis failed ({error}); when it is well again, run the command again"
-        typer.echo(printable(said), err=True)
+        complain(f"cidermill: Redis failed ({error}); when it is well again, run the command again")
         sys.exit(ExitCode.QUEUE_UNAVAILABLE)
 
 

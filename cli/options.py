@@ -52,6 +52,14 @@ Kernels = Annotated[
         show_default=False,
     ),
 ]
+LogFormat = Annotated[
+    Literal["text", "json"] | None,
+    typer.Option(
+        "--log-format",
+        help="text: what happens to requests as lines for people; json: as a JSON object a line.",
+        show_default=False,
+    ),
+]
 BatchId = Annotated[str, typer.Argument(metavar="BATCH", help="Batch id, the start of one, or 'latest'.")]
 
 

@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import ValidationError
 from redis import Redis, exceptions
@@ -22,7 +22,7 @@ from api.queue.impostors import remove_impostors
 from api.queue.requests import cancel_key
 from api.queue.results import publish, publish_result
 from api.schemas import GenerationRequest, GenerationResult, JobStats, RequestError, RequestEvent
-from api.transitions import about, ended
+from api.transitions import about
 from worker.outbox import Outbox
 from worker.retry import final_error, kind_of, tries_again
 from worker.run import Run, StopReason
@@ -175,7 +175,7 @@ class GenerationJob:
             self._deliver(event)
         else:
             publish_result(self._connection, event)
-        name, facts = ended(event)
+        name, facts = _ended(event)
         logger.info(name, extra=about(run.request_id, self._worker, attempt=run.attempt, **facts))
 
     def _store(self, event: RequestEvent) -> bool:
@@ -247,6 +247,19 @@ def _parse(request_id: str, arguments: tuple[object, ...]) -> GenerationRequest:
 def _failure(run: Run, code: str, message: str, status: int) -> GenerationResult:
     error = RequestError(code=code, message=message, status=status)
     return GenerationResult(request_id=run.request_id, error=error)
+
+
+def _ended(event: RequestEvent) -> tuple[str, dict[str, Any]]:
+    """The transition by which a worker ends a request, and what there is to tell of it."""
+    result, stats = event.result, event.stats
+    if result is None:
+        return event.kind, {}
+    facts: dict[str, Any] = {"error": result.error.code} if result.error else {"finish_reason": result.finish_reason}
+    if result.usage is not None:
+        facts["tokens"] = result.usage.completion_tokens
+    if stats is not None:
+        facts |= {"ms": round(stats.wall_ms), "tokens_per_second": stats.decode_tps and round(stats.decode_tps, 2)}
+    return "cancelled" if result.cancelled else "finished", facts
 
 
 def _overdue(run: Run, result: GenerationResult) -> GenerationResult:

@@ -176,9 +176,7 @@ class Ledger:
     def fail(self, request_id: str, error: RequestError, *, worker: str | None = None) -> bool:
         """Give a request up; False when it is final already, or not in this ledger."""
         with writing(self.engine, self.path) as connection:
-            notes = recording.fail_request(connection, request_id, error, worker)
-        recording.tell(notes)
-        return bool(notes)
+            return recording.fail_request(connection, request_id, error, worker)
 
     def cancel(self, batch_id: str) -> list[str]:
         """Cancel what is open of a batch; returns those ids. Raises NotFoundError.
@@ -208,7 +206,6 @@ class Ledger:
         while some is None or some:
             with writing(self.engine, self.path) as connection:
                 some = recording.close_some(connection, batch_id, final, spared)
-            recording.tell({"request_id": request_id, "kind": final.value} for request_id in some)
             closed += some
         return closed
 

@@ -22,7 +22,7 @@ logger = logging.getLogger("cidermill.ledger")
 
 CHUNK = 500
 DECISIONS = (FINISHED, EXPIRED)
-_TOLD = {kind: kind for kind in (LATE, EXPIRED, "failed", "cancelled")} | {FINISHED: "recorded"}
+_TOLD = {FINISHED: "recorded", LATE: LATE, EXPIRED: EXPIRED}
 NOT_IN_REDIS = "not_in_redis"
 """Why a request was requeued: the ledger showed it as running, and Redis did not know it."""
 
@@ -57,22 +57,22 @@ def record_events(connection: Connection, events: Sequence[RequestEvent]) -> lis
     return notes
 
 
-def fail_request(connection: Connection, request_id: str, error: RequestError, worker: str | None) -> list[Row]:
-    """Give a request up; returns its event, and none when it is final already, or not in this ledger."""
+def fail_request(connection: Connection, request_id: str, error: RequestError, worker: str | None) -> bool:
+    """Give a request up; False when it is final already, or not in this ledger."""
     standings, now = _standings(connection, [request_id]), time.time()
     standing = standings.get(request_id)
     if standing is None:
         logger.warning("%s cannot be given up: no such request in this ledger", request_id)
     if standing is None or not standing.close(RequestState.FAILED, now):
-        return []
+        return False
     note = _note(request_id, "failed", worker or "", standing.attempts, now, error.code)
     _write(connection, standings, [failed_row(request_id, error, worker)], [note])
     settle(connection, standing.batch_id, now)
-    return [note]
+    return True
 
 
 def tell(notes: Iterable[Row]) -> None:
-    """Log what has become final, or came too late for that; to be called after the commit."""
+    """Log what has become final by a worker's word, or came too late; to be called after the commit."""
     if not logger.isEnabledFor(logging.INFO):
         return
     for note in notes:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from api.errors import NotFoundError
 from cli.commands.workers import register_orders
-from cli.options import DataDir, Drafter, Kernels, Model, RedisUrl, Workspace
+from cli.log import log_transitions
+from cli.options import DataDir, Drafter, Kernels, LogFormat, Model, RedisUrl, Workspace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from redis import Redis
 
     from worker.engine.engine import Engine
     from worker.engine.selection import Adopt
+
+logger = logging.getLogger("cidermill.process")
 
 
 def register(app: typer.Typer) -> None:
@@ -35,6 +41,7 @@ def worker(
     kernels: Kernels = None,
     redis: RedisUrl = None,
     data_dir: DataDir = None,
+    log_format: LogFormat = None,
     wait: Annotated[bool, typer.Option("--wait", help="Start even when requests wait for other models only.")] = False,
     stop_with_parent: Annotated[bool, typer.Option("--stop-with-parent", hidden=True)] = False,
 ) -> None:
@@ -46,18 +53,22 @@ def worker(
     if context.invoked_subcommand is not None:
         _refuse_options_of_a_worker(context)
         return
-    workspace = Workspace(data_dir=data_dir, redis=redis, model=model, drafter=drafter, kernels=kernels)
+    engine = {"model": model, "drafter": drafter, "kernels": kernels}
+    workspace = Workspace(data_dir=data_dir, redis=redis, log_format=log_format, **engine)
     settings = workspace.settings
+    if not stop_with_parent:  # `run` shows its worker's lines to people, and each answer itself
+        log_transitions(settings.log_format)
     connection = workspace.connect()
     if not wait:
         _check_demand(workspace, connection, settings.model)
     connection.close()
     from worker.process import serve
 
-    serve(settings, lambda: load_engine(workspace), stop_with_parent=stop_with_parent)
+    say = _echo if stop_with_parent else logger.info
+    serve(settings, lambda: load_engine(workspace, say=say), stop_with_parent=stop_with_parent)
 
 
-def record(redis: RedisUrl = None, data_dir: DataDir = None) -> None:
+def record(redis: RedisUrl = None, data_dir: DataDir = None, log_format: LogFormat = None) -> None:
     """Write results from Redis into the ledger, until told to stop. One recorder per ledger."""
     import signal
     import threading
@@ -65,19 +76,33 @@ def record(redis: RedisUrl = None, data_dir: DataDir = None) -> None:
     from api.recorder import Recorder, reader_of
     from cli.coordinator import only_one
 
-    workspace = Workspace(data_dir=data_dir, redis=redis)
+    workspace = Workspace(data_dir=data_dir, redis=redis, log_format=log_format)
+    log_transitions(workspace.settings.log_format)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     connection = workspace.connect()
     with only_one(workspace):
-        typer.echo(f"recording into {workspace.settings.ledger_path}", err=True)
+        logger.info("recording into %s", workspace.settings.ledger_path)
         reader = reader_of(workspace.ledger, connection, consumer="record")
         Recorder(workspace.ledger, workspace.queue(connection), reader).run(stop)
 
 
-def load_engine(workspace: Workspace, *, fresh: bool = False, adopt: Adopt | None = None) -> Engine:
-    """The engine of the settings' model. fresh: what was measured of it is measured again. adopt: not the setting's."""
+def _echo(message: str) -> None:
+    typer.echo(message, err=True)
+
+
+def load_engine(
+    workspace: Workspace,
+    *,
+    fresh: bool = False,
+    adopt: Adopt | None = None,
+    say: Callable[[str], None] = _echo,
+) -> Engine:
+    """The engine of the settings' model.
+
+    fresh: what was measured of it is measured again. adopt: not the setting's. say: told of what takes long.
+    """
     from worker.engine.engine import Engine, EngineOptions
     from worker.engine.models import ModelSpec
 
@@ -95,7 +120,7 @@ def load_engine(workspace: Workspace, *, fresh: bool = False, adopt: Adopt | Non
         kernels=settings.kernels,
     )
     spec = ModelSpec.parse(settings.model)
-    return Engine.load(spec, options, lambda message: typer.echo(message, err=True), fresh=fresh)
+    return Engine.load(spec, options, say, fresh=fresh)
 
 
 def _refuse_options_of_a_worker(context: typer.Context) -> None:

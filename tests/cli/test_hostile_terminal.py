@@ -9,7 +9,7 @@ from test_terminal import on_terminal
 
 from api.queue.connection import connect
 from api.schemas import WorkerInfo
-from cli.log import PrintableFormatter
+from cli.log import LineFormatter
 
 EVIL = "\x1b]0;owned\x07\x9b2J\x7f[red]x"
 SHOWN = "␛]0;owned␇\ufffd2J␡[red]x"
@@ -69,6 +69,6 @@ def test_status_where_the_list_of_workers_is_no_list(mill: Mill) -> None:
 def test_a_log_line_is_printable() -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(PrintableFormatter("%(message)s"))
+    handler.setFormatter(LineFormatter(stamped=False))
     handler.emit(logging.LogRecord("x", logging.WARNING, "", 0, "worker %s", (EVIL,), None))
     assert stream.getvalue() == f"worker {SHOWN}\n"
