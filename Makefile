@@ -14,7 +14,7 @@ demo: .venv/ready
 	CIDERMILL_DATA_DIR=$(DEMO_DIR)/data $(BIN)/cidermill run examples/demo.jsonl \
 	  --model smollm2@bfloat16 --max-tokens 48 -o $(DEMO_DIR)/out.jsonl
 
-# The tests in two processes and, beside them, three minutes of a fleet under faults.
+# The tests in three processes and, beside them, three minutes of a fleet under faults.
 test: .venv/ready
 	$(BIN)/python -m tests.side_by_side
 

@@ -1,4 +1,4 @@
-"""All tests in two processes and, beside them, three minutes of a fleet under faults: `python -m tests.side_by_side`.
+"""All tests in three processes and, beside them, three minutes of a fleet under faults: `python -m tests.side_by_side`.
 
 The fleet mostly waits, so it takes little from the tests. The exit code is not 0 when either fails, and nothing that
 either has started is left behind. Arguments go to pytest.
@@ -12,7 +12,8 @@ import tempfile
 from contextlib import suppress
 from typing import IO
 
-TESTS = ["-m", "pytest", "-n", "2", "--dist", "loadfile"]
+TESTS = ["-m", "pytest", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
+"""Three processes for two cores: some tests compute, others wait. Order: tests/conftest.py."""
 FAULTS = ["-m", "tests.history.run", "--seconds", "180", "--requests", "2000", "--seed", "1", "--every-fault"]
 NICENESS = 5
 """Of the fleet: it yields to the tests, and still renews its leases of 2 s."""
