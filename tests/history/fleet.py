@@ -39,6 +39,8 @@ class Sizes:
     batch: int = 60
     backlog: int = 180
     """Requests handed in at a time, while fewer than this are open or, of a backlog of 0, while none waits."""
+    look: float = 0.25
+    """Between two batches at least."""
 
 
 class Process:

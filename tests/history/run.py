@@ -38,13 +38,13 @@ LONG = Sizes(
     seconds_per_token=0.1,
     batch=12,
     backlog=0,
+    look=3.0,
 )
 """The fleet's own defaults; what is handed over waits for nobody's turn."""
 SHORT_PACE = Pace(worker=2.0, shared=7.0)
 LONG_PACE = Pace(worker=4.0, shared=240.0)
 LONGEST_HANDOVER_SECONDS = 60.0
 """From the death of a worker to the start of its request elsewhere, but for outages; with short leases as with long."""
-LOOK_SECONDS = 0.25
 LONGEST = 3
 """Times the asked duration after which a fleet that is too slow, or does not start at all, has failed."""
 
@@ -98,7 +98,7 @@ class Run:
         self._later = [(at, action) for at, action in self._later if at > now]
         for action in due:
             action()
-        if not self._server_busy and now - self._looked_at > LOOK_SECONDS:
+        if not self._server_busy and now - self._looked_at > self.sizes.look:
             self._looked_at = now
             self._produce(feeding)
         time.sleep(POLL_SECONDS)
