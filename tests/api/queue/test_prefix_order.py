@@ -170,34 +170,39 @@ class Rule:
         return next((count for count, (mine, its) in enumerate(rungs) if mine != its), len(rungs))
 
 
+WORKERS = 3
+SOME_KINDS = st.lists(st.sampled_from(KINDS), min_size=4, max_size=16)
+TAKES = st.lists(st.integers(0, WORKERS - 1), min_size=1, max_size=4).map(lambda workers: ("take", workers))
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("take"), st.integers(0, 2)),
-        st.tuples(st.just("take"), st.integers(0, 2)),
-        st.tuples(st.just("put"), st.lists(st.sampled_from(KINDS), min_size=1, max_size=6)),
-        st.tuples(st.just("hand back"), st.integers(0, 2)),
-        st.tuples(st.just("cancel"), st.integers(0, 20)),
-        st.tuples(st.just("wait"), st.none()),
+        TAKES,
+        TAKES,
+        SOME_KINDS.map(lambda kinds: ("put", kinds)),
+        st.tuples(st.just("hand back"), st.integers(0, WORKERS - 1)),
+        st.tuples(st.just("cancel"), st.integers(0, 8)),
+        st.just(("wait", 0)),
+        st.just(("wait", 0)),
     ),
-    max_size=60,
+    min_size=12,
+    max_size=24,
 )
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(first=st.lists(st.sampled_from(KINDS), max_size=20), steps=STEPS, size=st.integers(1, 6))
+@given(first=SOME_KINDS, steps=STEPS, size=st.integers(2, 8))
 def test_all_are_served_none_is_passed_over_too_often_and_equals_stay_in_order(
     redis: Redis, first: list[str], steps: list[tuple[str, Any]], size: int
 ) -> None:
     redis.flushdb()
     rule = Rule(size)
     rule.kinds |= dict(zip(put(redis, *first), first, strict=True))
-    running: dict[int, list[str]] = {0: [], 1: [], 2: []}
+    running: dict[int, list[str]] = {worker: [] for worker in range(WORKERS)}
     own = dict.fromkeys(running, "")
     times_passed: dict[str, int] = {}
     order: list[str] = []
     cancelled: set[str] = set()
-    steps = [*steps, *[("take", 0)] * (len(rule.kinds) + 6 * len(steps))]
-    for step, value in steps:
+    due: set[str] = set()  # passed over before the time of their round was over
+    for step, value in [*steps, ("take", [0] * 300)]:
         if step == "put":
             rule.kinds |= dict(zip(put(redis, *value, first=len(rule.kinds)), value, strict=True))
         elif step == "hand back" and running[value]:
@@ -211,18 +216,20 @@ def test_all_are_served_none_is_passed_over_too_often_and_equals_stay_in_order(
         elif step == "wait" and redis.exists(PASSED):
             redis.hset(PASSED, "since", 1)
             rule.late = True
-        elif step == "take":
+            due |= times_passed.keys() & set(waiting(redis))
+        for worker in value if step == "take" else ():
             listed = waiting(redis)
-            taken = take(redis, own[value], size)
+            taken = take(redis, own[worker], size)
             if taken is None:
                 assert listed == []
-                continue
+                break
             if not cancelled:
-                assert taken == rule.next(listed, own[value])
+                assert taken == rule.next(listed, own[worker])
+            assert due.isdisjoint(listed[: listed.index(taken)])
             for other in listed[: listed.index(taken)]:
                 times_passed[other] = times_passed.get(other, 0) + 1
-            own[value] = rule.kinds[taken]
-            running[value].append(taken)
+            own[worker] = rule.kinds[taken]
+            running[worker].append(taken)
             order.append(taken)
     kept = [entry for worker in running.values() for entry in worker]
     assert sorted(kept) == sorted(rule.kinds.keys() - cancelled)
