@@ -94,7 +94,10 @@ def answers_are_the_requests_own(history: History) -> Iterator[Violation]:
 
 
 def failures_have_their_cause(history: History) -> Iterator[Violation]:
-    """Poison is set aside, with the names of two workers that fell silent on it; what is late fails as such."""
+    """Poison is set aside, with the names of two workers that fell silent on it; what is late fails as such.
+
+    What no machine has room for fails after two attempts.
+    """
     silent = {note.process for note in history.of_kind("kill", "stop")}
     for row in history.rows.values():
         wanted = history.accepted.get(row.request_id)
@@ -107,6 +110,11 @@ def failures_have_their_cause(history: History) -> Iterator[Violation]:
                 yield Violation("cause", row.request_id, f"set aside ({row.error_message}); alive: {innocent}")
         elif wanted.deadly:
             yield Violation("cause", row.request_id, f"it kills its workers and is {row.state} ({row.error_code})")
+        elif wanted.failing:
+            starts = sum(note.request_id == row.request_id for note in history.of_kind("start"))
+            if row.error_code != "out_of_memory" or starts < 2:
+                says = f"memory runs out on it, and it is {row.state} ({row.error_code}) after {starts} attempts"
+                yield Violation("cause", row.request_id, says)
         elif (row.error_code == "request_timeout") is not wanted.overdue or row.error_code not in (
             None,
             "request_timeout",

@@ -9,7 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Accepted:
-    """A request as it was handed in. text: its one right answer. deadly: it kills whoever runs it.
+    """A request as it was handed in. text: its one right answer. deadly: it kills whoever runs it. failing: memory
+    runs out whenever it runs.
 
     expires_at: the deadline of its batch, in seconds since the epoch; None = there is none.
     """
@@ -20,6 +21,7 @@ class Accepted:
     deadly: bool = False
     overdue: bool = False
     expires_at: float | None = None
+    failing: bool = False
 
 
 @dataclass(frozen=True)

@@ -59,12 +59,15 @@ class Producer:
         batch_id = new_batch_id()
         for index in range(3 if overdue else size):
             deadly = not overdue and expires_at is None and self._entered % 4 == 2 and index == size // 2
+            failing = not overdue and self._entered % 4 == 0 and index == size // 3
             tokens = OVERDUE_TOKENS if overdue else self._chance.randint(1, 5)
             header = "abc"[index % 3] * HEADER  # three kinds in turn, so that requests are passed over
-            prompt = f"{DEADLY if deadly else 'say'} {header} {self._seed}/{self._entered}/{index}"
+            verb = DEADLY if deadly else "fill" if failing else "say"
+            prompt = f"{verb} {header} {self._seed}/{self._entered}/{index}"
             lines.append(InputLine(index + 1, str(index), RequestBody(prompt=prompt, max_tokens=tokens)))
             text = scripted_text(prompt, tokens)
-            expected.append(Accepted(request_id(batch_id, index), batch_id, text, deadly, overdue, expires_at))
+            own = request_id(batch_id, index)
+            expected.append(Accepted(own, batch_id, text, deadly, overdue, expires_at, failing))
         self._timeouts[batch_id] = OVERDUE_SECONDS if overdue else 600
         priority = cast(Priority, self._chance.choice(PRIORITIES)) if expires_at is None else "high"
         self.ledger.create_batch(

@@ -10,12 +10,13 @@ from tests.history.checker import Handover, Violation, check, handovers, outages
 from tests.history.history import Accepted, BatchRow, History, Note, Row
 
 B, BRIEF = "batch_A", "batch_B"
-DONE, POISON, LATE, DROPPED = (f"{B}-{index}" for index in range(4))
+DONE, POISON, LATE, DROPPED, LARGE = (f"{B}-{index}" for index in range(5))
 IN_TIME, MISSED = (f"{BRIEF}-{index}" for index in range(2))
 
 
 def clean() -> History:
-    """One answered after a hand-over, one that killed two workers, one that ran too long, one cancelled.
+    """One answered after a hand-over, one that killed two workers, one that ran too long, one cancelled, and one that
+    is too large for every machine.
 
     Of a batch with a deadline at 5, one answered and one expired.
     """
@@ -26,6 +27,7 @@ def clean() -> History:
             POISON: Accepted(POISON, B, "never", deadly=True),
             LATE: Accepted(LATE, B, "too much", overdue=True),
             DROPPED: Accepted(DROPPED, B, "unwanted"),
+            LARGE: Accepted(LARGE, B, "never", failing=True),
             IN_TIME: Accepted(IN_TIME, BRIEF, "quick", expires_at=5.0),
             MISSED: Accepted(MISSED, BRIEF, "slow", expires_at=5.0),
         },
@@ -42,6 +44,7 @@ def clean() -> History:
             POISON: Row(POISON, "failed", 1, "", "worker_lost", lost, "w2", None, (("failed", "w2", 2),)),
             LATE: Row(LATE, "failed", 1, "", "request_timeout", "late", "w4", 1, (("finished", "w4", 1),)),
             DROPPED: Row(DROPPED, "cancelled", 0, events=(("cancelled", "", 0), ("late", "w4", 1))),
+            LARGE: Row(LARGE, "failed", 1, "", "out_of_memory", "full", "w4", 2, (("finished", "w4", 2),)),
             IN_TIME: Row(
                 IN_TIME,
                 "completed",
@@ -55,7 +58,7 @@ def clean() -> History:
             MISSED: Row(MISSED, "expired", 0, events=(("expired", "w5", 1), ("late", "w5", 1)), finished_at=6.0),
         },
         batches={
-            B: BatchRow(B, "completed", 4, {"completed": 1, "failed": 2, "cancelled": 1, "queued": 0}),
+            B: BatchRow(B, "completed", 5, {"completed": 1, "failed": 3, "cancelled": 1, "queued": 0}),
             BRIEF: BatchRow(BRIEF, "expired", 2, {"completed": 1, "expired": 1}),
         },
         notes=[
@@ -68,6 +71,8 @@ def clean() -> History:
             Note(7.5, "start", "w4", DONE),
             Note(7.9, "end", "w4", DONE),
             Note(8.0, "recorded", "recorder-0", DONE),
+            Note(8.2, "start", "w3", LARGE),
+            Note(8.3, "start", "w4", LARGE),
             Note(4.9, "start", "w5", IN_TIME),
             Note(5.5, "end", "w5", IN_TIME),
             Note(5.9, "start", "w5", MISSED),
@@ -100,6 +105,14 @@ def forget(*kinds: str) -> Callable[[History], None]:
     return plant
 
 
+def drop_start(request_id: str) -> Callable[[History], None]:
+    def plant(history: History) -> None:
+        first = next(one for one in history.notes if (one.kind, one.request_id) == ("start", request_id))
+        history.notes.remove(first)
+
+    return plant
+
+
 def no_deadline(history: History) -> None:
     history.accepted[MISSED] = replace(history.accepted[MISSED], expires_at=None)
 
@@ -116,7 +129,7 @@ PLANTED: dict[str, tuple[Callable[[History], object], set[tuple[str, str]]]] = {
     ),
     "a late result took over": (row(DONE, attempt=3), {("decided_once", DONE)}),
     "counts": (batch(counts={"completed": 2, "failed": 2}), {("counts", B)}),
-    "total": (batch(total=5), {("counts", B)}),
+    "total": (batch(total=6), {("counts", B)}),
     "open batch": (batch(state="in_progress"), {("counts", B)}),
     "ran again": (note(8.1, "start", "w5", DONE), {("ran_again", DONE)}),
     "another's answer": (row(DONE, text="unwanted"), {("attribution", DONE)}),
@@ -136,6 +149,8 @@ PLANTED: dict[str, tuple[Callable[[History], object], set[tuple[str, str]]]] = {
     "open after its deadline": (row(MISSED, finished_at=35.1), {("deadline", MISSED)}),
     "answered long after its deadline": (row(IN_TIME, finished_at=35.1), {("deadline", IN_TIME)}),
     "started after its deadline": (note(6.1, "start", "w6", MISSED), {("deadline", MISSED)}),
+    "too large and answered": (row(LARGE, error_code=None), {("cause", LARGE)}),
+    "too large at the first try": (drop_start(LARGE), {("cause", LARGE)}),
     "damaged": (row(LATE, error_code="damaged_entry"), {("cause", LATE)}),
 }
 

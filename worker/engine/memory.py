@@ -119,9 +119,9 @@ def weight_bytes(model: Any) -> int:
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says so. MLX raises RuntimeError, of Metal's, CUDA's or the host's allocator.
+    """Whether an exception says so. MLX raises RuntimeError where an allocator of Metal or CUDA refuses an array.
 
-    Where a GPU runs out while it works on a pass, Metal ends the process instead: that is a lost worker.
+    It ends the process instead where Metal runs out within a pass, and on a CPU (0.32 on Linux): a lost worker.
     """
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and says_no_memory(str(error)))
 
