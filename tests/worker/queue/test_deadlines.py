@@ -15,7 +15,7 @@ from worker.run import Run, StopReason
 
 
 class DeafEngine(ScriptedEngine):
-    """Never asks whether to stop: its last pass goes on over the deadline."""
+    """Never asks whether to stop: its last pass goes on until the deadline is over."""
 
     def generate(
         self,
@@ -24,6 +24,8 @@ class DeafEngine(ScriptedEngine):
         on_tokens: Callable[[str, int], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> tuple[GenerationResult, JobStats]:
+        assert request.expires_at is not None
+        time.sleep(max(0.0, request.expires_at - time.time()))
         return super().generate(request, on_tokens=on_tokens)
 
 
@@ -56,7 +58,7 @@ def test_an_overdue_request_is_not_started(station: Station, tmp_path: Path) -> 
 
 
 def test_a_request_that_runs_is_stopped_at_its_deadline(station: Station, tmp_path: Path) -> None:
-    payload = request(0, 0.2, max_tokens=1000).model_dump(mode="json")
+    payload = request(0, 1, max_tokens=1000).model_dump(mode="json")
     run, completed = perform(station, tmp_path, ScriptedEngine(seconds_per_token=0.01), payload)
     assert (run.stopped_by, completed) == (StopReason.EXPIRED, 0)
     assert 0 < run.tokens < 1000
@@ -64,8 +66,8 @@ def test_a_request_that_runs_is_stopped_at_its_deadline(station: Station, tmp_pa
 
 
 def test_an_answer_that_came_to_its_end_counts(station: Station, tmp_path: Path) -> None:
-    payload = request(0, 0.05, max_tokens=10).model_dump(mode="json")
-    run, completed = perform(station, tmp_path, DeafEngine(seconds_per_token=0.01), payload)
+    payload = request(0, 1, max_tokens=2).model_dump(mode="json")
+    run, completed = perform(station, tmp_path, DeafEngine(), payload)
     assert (run.stopped_by, completed) == (None, 1)
     assert kinds(station.pull()) == ["started", "finished"]
 
