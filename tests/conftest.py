@@ -8,11 +8,22 @@ TESTS = Path(__file__).parent
 LONGEST_FIRST = (
     "worker/engine/test_family_exactness.py",
     "worker/engine/test_smollm2_exactness.py",
-    "worker/queue/test_hostile_entries.py",
+    "cli/test_refusals.py",
+    "cli/test_fleet.py",
+    "cli/test_fleet_server.py",
+    "cli/test_run_faults.py",
+    "cli/test_config_command.py",
     "worker/engine/drafters/test_drafter_conformance.py",
+    "cli/test_profile_option.py",
+    "worker/queue/test_hostile_entries.py",
+    "cli/test_worker_orders.py",
+    "cli/test_expires_option.py",
     "worker/engine/test_exactness_properties.py",
     "worker/engine/test_engine_exactness.py",
     "worker/engine/drafters/test_drafter_families_dense.py",
+    "cli/test_bench.py",
+    "cli/test_run.py",
+    "worker/queue/test_worker_deaths.py",
     "worker/engine/drafters/test_drafter_families_windows.py",
     "worker/engine/drafters/test_drafter_families_recurrent.py",
     "worker/engine/test_kernels_of_an_engine.py",
@@ -21,7 +32,7 @@ LONGEST_FIRST = (
     "worker/engine/test_kernel_draws.py",
     "bench/test_queue_scale.py",
 )
-"""All above a quarter of a minute, measured one after the other."""
+"""About the longest first; some of them compute and some wait. None of the others takes more than 15 s."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
