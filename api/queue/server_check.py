@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from redis import Redis, exceptions
 from rq.utils import get_version
@@ -101,15 +101,23 @@ def _encryption(url: str) -> Finding:
 def _anonymous(url: str) -> Finding:
     """Whether a client gets in that gives no user and no password."""
     parts = urlsplit(url)
-    query = re.sub(r"(^|&)(username|password)=[^&]*", "", parts.query)
-    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=query))
     try:
-        connect(bare).close()
-    except QueueError:
-        return Finding("default user", "ok", "nobody gets in without a password")
+        connect(_without_credentials(url)).close()
+    except QueueError as error:
+        if isinstance(error.__cause__, exceptions.AuthenticationError):
+            return Finding("default user", "ok", "nobody gets in without a password")
+        return Finding("default user", "note", "not known: the server did not answer a client without a user")
     if parts.scheme == "unix":
         return Finding("default user", "note", "whoever may open the socket gets in without a password")
     return Finding("default user", "unsafe", "anybody gets in without a password; set user default reset off")
+
+
+def _without_credentials(url: str) -> str:
+    scheme, _, rest = url.partition("://")  # urlunsplit makes unix:/path of unix:///path
+    address, mark, query = rest.partition("?")
+    left = "&".join(part for part in query.split("&") if not re.match("(username|password)=", part))
+    host, slash, path = address.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}{mark}{left}"
 
 
 def _clock(connection: Redis) -> Finding:

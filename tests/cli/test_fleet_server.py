@@ -20,7 +20,7 @@ from api.errors import QueueError
 from api.queue.access import OUTSIDE, ROLES
 from api.queue.connection import connect
 from api.queue.server import find_server
-from api.queue.server_check import access_gaps
+from api.queue.server_check import _anonymous, access_gaps
 from api.url_file import read_url_file
 
 REPOSITORY = Path(__file__).parents[2]
@@ -196,6 +196,11 @@ def test_each_user_can_do_what_it_needs_and_nothing_else(fleet_server: FleetServ
     assert fleet_server.admin.dbsize() == 0
 
 
+def anonymous(url: str) -> tuple[str, str]:
+    found = _anonymous(url)
+    return found.state, found.found
+
+
 def check(mill: Mill, server: FleetServer, role: str, *arguments: str) -> tuple[int, dict[str, str], str]:
     done = mill.run("redis-check", *arguments, env=server.environment(role))
     rows = json_lines(done.stdout)
@@ -228,6 +233,19 @@ def test_the_check_passes_for_every_user_and_finds_what_is_wrong(mill: Mill, fle
     assert admin.ping()  # nothing of it was run
     for role in ROLES:
         assert fleet_server.password(role) not in said
+
+
+def test_an_open_socket_lets_everybody_in_and_the_check_says_so(mill: Mill) -> None:
+    url = mill.start_redis()
+    admin = connect(url)
+    who = "whoever may open the socket gets in without a password"
+    assert anonymous(url) == ("note", who)
+    assert anonymous(f"{url}?username=default&db=0") == ("note", who)
+    admin.execute_command("ACL", "SETUSER", "named", "on", ">secret", "~*", "+@all")
+    admin.execute_command("ACL", "SETUSER", "default", "off")
+    assert anonymous(url.replace("unix://", "unix://named:secret@")) == ("ok", "nobody gets in without a password")
+    assert anonymous("unix:///no/such.sock")[0] == "note"
+    admin.execute_command("ACL", "SETUSER", "default", "on")
 
 
 def test_secrets_are_in_files_of_their_owner_alone_and_hashed_on_the_server(
