@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from api.errors import LedgerError, StorageError
+from cli.interrupt import Interrupted
 from cli.options import LOCAL_HEARTBEAT_SECONDS, LOCAL_LEASE_SECONDS
 from cli.worker_process import WorkerProcess
 
@@ -61,7 +62,8 @@ class Coordinator:
     ) -> Batch:
         """Wait until the batch is final, keeping the local processes alive; returns it.
 
-        on_finished: each request that becomes final. on_news: what the local processes have to say.
+        on_finished: each request that becomes final. on_news: what the local processes have to say. Raises Interrupted
+        when the worker here was told to end, and no other machine can go on.
         """
         ledger = self._workspace.ledger
         while True:
@@ -72,6 +74,8 @@ class Coordinator:
                 self._stop_recorder()
                 self._tell(on_finished)
                 return batch
+            if self.server and not self.worker:
+                raise Interrupted
             for line in self._keep_alive():
                 on_news(line)
             on_tick()
@@ -148,7 +152,11 @@ class Coordinator:
             news.append("the private server had died; it is up again with all it held")
         if self.worker:
             news += self.worker.news()
-            if self.worker.check():
+            if self.worker.ended:
+                self.worker = None
+                others = "" if self.server else "; workers elsewhere go on"
+                news.append(f"the worker here was told to end, and has ended{others}")
+            elif self.worker.check():
                 news.append("the worker had died; a new one starts")
         return news
 

@@ -49,6 +49,11 @@ class WorkerProcess:
             )
         self._started_at = time.monotonic()
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended because it was told to: drained, or with SIGTERM. That is no death."""
+        return self._process is not None and self._process.poll() == 0
+
     def check(self) -> bool:
         """Start a dead worker again; True when it was. Raises what made it die when that will not change."""
         assert self._process

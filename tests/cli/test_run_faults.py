@@ -120,6 +120,22 @@ def test_interrupted_and_resumed(working_mill: Mill) -> None:
     check_nothing_runs(working_mill)
 
 
+def test_a_worker_that_was_drained_is_not_started_again(working_mill: Mill) -> None:
+    """It ends its request, and `run` with it, which has nobody else."""
+    command, before = started_run(working_mill)
+    drained = working_mill.run("worker", "drain", "--all")
+    assert drained.returncode == 0, drained.stderr
+    assert command.wait() == 130
+    assert "the worker here was told to end, and has ended\n" in command.stderr
+    assert "had died" not in command.stderr
+    assert f"cidermill resume {before[0]['batch_id']}\n" in command.stderr
+    assert [row["state"] for row in working_mill.requests()] == ["completed"] * 3 + ["queued"]
+    check_nothing_runs(working_mill)
+    resumed = working_mill.run("resume", "latest")
+    assert resumed.returncode == 0, resumed.stderr
+    check_all_done(working_mill, before)
+
+
 def test_interrupted_twice_nothing_is_left_behind(working_mill: Mill) -> None:
     """A worker that does not stop, and an impatient second Ctrl-C: it is killed, and the server still stops."""
     command, before = started_run(working_mill)
