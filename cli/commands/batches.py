@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.errors import ExitCode, QueueError
+from api.errors import ExitCode, NotFoundError, QueueError
 from api.states import OPEN_BATCH_STATES
 from cli.commands.running import (
     Acceptance,
@@ -25,6 +25,7 @@ from cli.commands.running import (
     TemplateOption,
 )
 from cli.expiry import Expires
+from cli.named import request_named
 from cli.options import BatchId, DataDir, Model, RedisUrl, Workspace
 from cli.order import dataset_of, error_file, error_writer, model_of
 from cli.output import counted, moment, printable
@@ -149,7 +150,8 @@ def stats(batch: BatchId = "latest", data_dir: DataDir = None) -> None:
 
 def show(
     request: Annotated[
-        str, typer.Argument(metavar="REQUEST", help="Request id: batch id, a hyphen, the index from 0.")
+        str,
+        typer.Argument(metavar="REQUEST", help="Batch id, the start of one, or 'latest'; a hyphen; the index from 0."),
     ],
     data_dir: DataDir = None,
 ) -> None:
@@ -157,7 +159,9 @@ def show(
     from cli.output import emit_json, piped
     from cli.request_view import print_request, request_row
 
-    row = Workspace(data_dir=data_dir).ledger.request(request)
+    row = request_named(Workspace(data_dir=data_dir).ledger, request)
+    if row is None:
+        raise NotFoundError(f"{request} is no request: give BATCH-INDEX, such as latest-0, with the index from 0")
     if piped():
         emit_json(request_row(row))
     else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from api.event_kinds import EventKind
+from cli.named import request_named
 from cli.options import DataDir, Workspace
 
 if TYPE_CHECKING:
@@ -25,7 +26,11 @@ def register(app: typer.Typer) -> None:
 
 def events(
     of: Annotated[
-        str, typer.Argument(metavar="BATCH|REQUEST", help="Batch id, the start of one, or 'latest'; or a request's id.")
+        str,
+        typer.Argument(
+            metavar="BATCH|REQUEST",
+            help="Batch id, the start of one, or 'latest'; or a request: the same, a hyphen, its index.",
+        ),
     ] = "latest",
     request: Annotated[
         str | None, typer.Option("--request", help="Of this request of the batch alone: its id or custom_id.")
@@ -49,13 +54,10 @@ def events(
 
 def _chosen(ledger: Ledger, of: str, request: str | None) -> tuple[str, list[str] | None]:
     """The batch, and those of its requests that are meant; None for all. Raises NotFoundError."""
-    from api.identity import request_id
-
-    batch, hyphen, index = of.rpartition("-")
-    if hyphen and index.isdecimal():  # no batch id has a hyphen
+    found = request_named(ledger, of)
+    if found is not None:
         if request is not None:
             raise typer.BadParameter("name the request once: as the argument, or with --request after its batch")
-        found = ledger.request(request_id(ledger.resolve(batch), int(index)))
         return found.batch_id, [found.request_id]
     batch_id = ledger.resolve(of)
     return batch_id, None if request is None else ledger.requests_named(batch_id, request)

@@ -110,7 +110,9 @@ def _order(
     from cli.orders import addressees, await_order, give
     from cli.output import emit
 
-    if bool(names) is everybody:
+    if names and everybody:
+        raise typer.BadParameter("names of workers and --all exclude each other: give one of the two")
+    if not names and not everybody:
         raise typer.BadParameter("give names of workers, or --all")
     if model is not None and not everybody:
         raise typer.BadParameter("--model goes with --all")

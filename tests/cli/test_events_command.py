@@ -65,6 +65,18 @@ def test_a_program_gets_json_lines_of_what_it_asks_for(mill: Mill, ledger: Ledge
     assert json_lines(mill.run("events", f"{batch}-1").stdout) == [row for row in rows if row["request_id"][-1] == "1"]
 
 
+def test_events_and_show_know_a_request_by_the_same_words(mill: Mill, ledger: Ledger) -> None:
+    batch = enter(ledger)
+    for word in ("latest-1", f"{batch[:-2].lower()}-1", f"{batch}-1"):
+        (shown,) = json_lines(mill.run("show", word).stdout)
+        (queued,) = json_lines(mill.run("events", word).stdout)
+        assert (shown["request_id"], queued["request_id"]) == (f"{batch}-1", f"{batch}-1")
+    for word, says in (("latest", "give BATCH-INDEX, such as latest-0"), ("latest-9", f"no request {batch}-9 in this")):
+        done = mill.run("show", word)
+        assert done.returncode == 8
+        assert says in done.stderr
+
+
 def test_what_is_not_there_is_an_error_that_says_so(mill: Mill, ledger: Ledger) -> None:
     batch = enter(ledger)
     for arguments, said in (

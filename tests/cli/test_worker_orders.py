@@ -156,7 +156,7 @@ def test_resume_lets_the_machine_of_a_worker_in_again(fleet: Mill) -> None:
         (["pause", "--all", "--model", "unheard"], 8, "there is no live worker of unheard; cidermill workers shows"),
         (["pause", "leaving"], 1, "worker leaving is draining and ends soon; start it again"),
         (["drain"], 2, "give names of workers, or --all"),
-        (["drain", "a", "--all"], 2, "give names of workers, or --all"),
+        (["drain", "a", "--all"], 2, "names of workers and --all exclude each other"),
         (["drain", "a", "--model", "m"], 2, "--model goes with --all"),
         (["--model", "m", "drain", "a"], 2, "options of drain go behind it"),
         (["fire", "a"], 2, "No such command 'fire'"),
