@@ -32,7 +32,7 @@ LONGEST_FIRST = (
     "worker/engine/test_kernel_draws.py",
     "bench/test_queue_scale.py",
 )
-"""About the longest first; some of them compute and some wait. None of the others takes more than 15 s."""
+"""About the longest first; some of them compute and some wait for others."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
