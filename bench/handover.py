@@ -16,16 +16,16 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from api.identity import new_batch_id, request_id
-from api.queue.safe_queue import SETTLING_SECONDS
 from api.queue.server import PrivateServer
 from api.schemas import GenerationRequest, GenerationResult, JobStats
 from api.settings import Settings
 from bench.queue_measures import NoDescription, queue_at
 from bench.report import save, table
 from worker.process import serve
+from worker.rq_worker import BEATS_TO_SETTLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,9 +34,23 @@ if TYPE_CHECKING:
 HEADINGS = ["measure", "hand-overs", "value", "unit", "target"]
 TARGET_SECONDS = 60
 PATIENCE_SECONDS = 300
-SPREAD_SECONDS = 30
-"""Over which the kills are spread: several heartbeats."""
 LOOK_SECONDS = 0.005
+
+
+class Leases(NamedTuple):
+    """All in seconds. spread: over which the kills are spread, several heartbeats."""
+
+    lease: float = 45.0
+    heartbeat: float = 5.0
+    spread: float = 30.0
+
+    @property
+    def settling(self) -> float:
+        """After a start of the server, in which no lease is ended."""
+        return self.lease + BEATS_TO_SETTLE * self.heartbeat
+
+
+FLEET, SMALL = Leases(), Leases(2.0, 0.5, 1.0)
 
 
 @dataclass
@@ -67,17 +81,18 @@ class WaitingEngine:
         pass
 
 
-def work(url: str, folder: Path, model: str, name: str) -> None:
-    """A worker's process. It knows the fleet's defaults, and the folder for its outbox and its starts."""
-    settings = Settings(redis_url=url, data_dir=folder, model=model)  # type: ignore[arg-type]
+def work(url: str, folder: Path, model: str, name: str, leases: Leases) -> None:
+    """A worker's process. folder: for its outbox and its starts."""
+    times = {"lease_seconds": leases.lease, "heartbeat_seconds": leases.heartbeat}
+    settings = Settings(redis_url=url, data_dir=folder, model=model, **times)  # type: ignore[arg-type]
     serve(settings, lambda: WaitingEngine(folder / f"{name}.start"), name=name, host=name, grace_seconds=0)
 
 
 class Pair:
     """One that runs a request and is killed, and the idle one that takes over."""
 
-    def __init__(self, url: str, folder: Path, number: int) -> None:
-        self._url, self._folder, self._model = url, folder, f"model-{number}"
+    def __init__(self, url: str, folder: Path, number: int, leases: Leases) -> None:
+        self._url, self._folder, self._model, self._leases = url, folder, f"model-{number}", leases
         request = GenerationRequest(request_id=request_id(new_batch_id(), 0), prompt="p")
         queue_at(url).enqueue([request], model=self._model, priority="normal")
         self._names = (f"first-{number}", f"second-{number}")
@@ -87,7 +102,7 @@ class Pair:
     def begin(self, place: int) -> None:
         """Start the first worker, or the second one."""
         context = multiprocessing.get_context("forkserver")
-        arguments = (self._url, self._folder, self._model, self._names[place])
+        arguments = (self._url, self._folder, self._model, self._names[place], self._leases)
         process = context.Process(target=work, args=arguments, daemon=True)
         process.start()
         self.processes.append(process)
@@ -107,7 +122,7 @@ class Pair:
         return float(path.read_text())
 
 
-def measure(pairs: int, seed: int) -> list[float]:
+def measure(pairs: int, seed: int, leases: Leases) -> list[float]:
     """Seconds from each kill to the start of the request on the other worker."""
     chance = random.Random(seed)
     multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
@@ -117,13 +132,13 @@ def measure(pairs: int, seed: int) -> list[float]:
         found: list[Pair] = []
         try:
             for number in range(pairs):
-                found.append(Pair(server.url, Path(name), number))
+                found.append(Pair(server.url, Path(name), number, leases))
                 found[-1].begin(0)
             for pair in found:
                 pair.started_at(0)
                 pair.begin(1)
-            settled = up_since + SETTLING_SECONDS  # in its first minute a server ends no lease
-            kills = sorted((chance.uniform(0, SPREAD_SECONDS), number) for number in range(pairs))
+            settled = up_since + leases.settling
+            kills = sorted((chance.uniform(0, leases.spread), number) for number in range(pairs))
             began = max(time.monotonic(), settled)
             for at, number in kills:
                 time.sleep(max(0.0, began + at - time.monotonic()))
@@ -140,9 +155,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=36, help="of workers, each of them for one hand-over")
     parser.add_argument("--seed", type=int, default=1, help="of the times of the kills")
+    parser.add_argument("--small", action="store_true", help="leases of 2 s: shows that it runs, not how fast")
     parser.add_argument("--save", metavar="NAME", help="write bench/results/NAME.json")
     options = parser.parse_args()
-    seconds = sorted(measure(options.pairs, options.seed))
+    leases = SMALL if options.small else FLEET
+    seconds = sorted(measure(options.pairs, options.seed, leases))
     figures: dict[str, float] = {"median": statistics.median(seconds), "min": seconds[0], "max": seconds[-1]}
     rows: list[list[Any]] = [
         [f"kill to start elsewhere, {name}", len(seconds), value, "s", TARGET_SECONDS if name == "max" else None]
