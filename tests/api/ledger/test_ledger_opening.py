@@ -50,6 +50,7 @@ def test_a_new_ledger_is_private_and_durable(tmp_path: Path) -> None:
             assert pragma(ledger, "foreign_keys") == 1
             assert pragma(ledger, "busy_timeout") == 30_000
             assert pragma(ledger, "synchronous") == 2
+            assert pragma(ledger, "fullfsync") == 1
     finally:
         os.umask(before)
     assert tables(path) == TABLES
