@@ -47,6 +47,7 @@ EVAL script 2 rq:queue:x cidermill:leaving:x
 SET cidermill:placed:x 1
 GETEX cidermill:placed:x EX 1
 SET cidermill:topping-up:x y
+PTTL cidermill:topping-up:x
 GET cidermill:topping-up:x
 DEL cidermill:topping-up:x
 SCRIPT LOAD script

@@ -14,9 +14,12 @@ from api.queue.results import RESULTS_STREAM
 logger = logging.getLogger("cidermill.queue")
 
 
-def remove_impostors(connection: Redis, queue_names: Iterable[str]) -> list[str]:
-    """Delete the shared keys whose type is not theirs, with a line in the log for each; returns them."""
-    expected = _expected(queue_names)
+def remove_impostors(connection: Redis, queue_names: Iterable[str], window_keys: Iterable[str] = ()) -> list[str]:
+    """Delete the shared keys whose type is not theirs, with a line in the log for each; returns them.
+
+    window_keys: marks and turns (api/queue/marks.py), of which workers know nothing.
+    """
+    expected = _expected(queue_names) | dict.fromkeys(window_keys, "string")
     with connection.pipeline(transaction=False) as pipeline:
         for key in expected:
             pipeline.type(key)

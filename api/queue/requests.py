@@ -152,9 +152,14 @@ class RequestQueue:
         for priority in PRIORITIES:
             self._queue(queue_name(model, priority)).clean()
 
-    def remove_impostors(self, models: Iterable[str]) -> None:
-        """Delete shared keys of the queues of these models that somebody else wrote, and that stop everybody."""
-        remove_impostors(self._connection, [queue_name(model, priority) for model in models for priority in PRIORITIES])
+    def remove_impostors(self, models: Iterable[str], batch_ids: Iterable[str] = ()) -> None:
+        """Delete keys of the queues of these models, and of these batches, that somebody else wrote.
+
+        They stop everybody.
+        """
+        queues = [queue_name(model, priority) for model in models for priority in PRIORITIES]
+        keys = [*map(marks.turn_key, queues), *map(marks.mark_key, batch_ids)]
+        remove_impostors(self._connection, queues, keys)
 
     def depth(self, model: str) -> dict[Priority, int]:
         """Requests that wait, per priority."""

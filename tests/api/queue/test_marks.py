@@ -66,11 +66,46 @@ def test_a_turn_that_took_too_long_does_not_end_the_next_one(queue: RequestQueue
     assert redis.get(key) == b"another's"
 
 
-def test_waiting_ends_with_an_error(queue: RequestQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redis.lock.Lock.acquire", lambda *_, **__: _refuse())
-    with pytest.raises(exceptions.LockError), queue.topping_up("m", "normal", wait=True):
-        pass
+def test_waiting_ends_with_an_error(queue: RequestQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "WAIT_SECONDS", 0.1)
+    busy = "others have put requests into queue m:normal for 0.1 s; try again"
+    with queue.topping_up("m", "normal", wait=False), pytest.raises(exceptions.LockError, match=busy):
+        queue.topping_up("m", "normal", wait=True).__enter__()
 
 
-def _refuse() -> bool:
-    raise exceptions.LockError("no turn")
+@pytest.mark.parametrize("seconds", [None, 3600])
+def test_a_turn_without_an_end_is_nobodys(queue: RequestQueue, redis: Redis, seconds: int | None) -> None:
+    redis.set("cidermill:topping-up:m:normal", "x", ex=seconds)
+    with queue.topping_up("m", "normal", wait=False) as first:
+        assert not first
+    with queue.topping_up("m", "normal", wait=False) as second:
+        assert second
+    redis.rpush("cidermill:topping-up:m:normal", "x")
+    with queue.topping_up("m", "normal", wait=True) as third:
+        assert third
+        assert 0 < redis.ttl("cidermill:topping-up:m:normal") <= 30
+
+
+@pytest.mark.parametrize("nonsense", ["", "abc", "-5", "1.5", "9" * 19, "9" * 5000])
+def test_a_mark_that_is_no_number_is_none_put(queue: RequestQueue, redis: Redis, nonsense: str) -> None:
+    redis.set(marks.mark_key("a"), nonsense)
+    assert queue.marks(["a"]) == {"a": 0}
+    assert queue.start_mark("a") == 0
+    queue.move_mark("a", 10**18 - 1)
+    assert queue.marks(["a"]) == {"a": 10**18 - 1}
+
+
+def test_a_mark_that_the_server_has_forgotten_is_not_moved(queue: RequestQueue) -> None:
+    """Else requests below it that the server has forgotten, too, would count as put."""
+    queue.start_mark("a")
+    queue.move_mark("b", 7)
+    assert queue.marks(["a", "b"]) == {"a": 0}
+
+
+def test_a_mark_and_a_turn_of_other_types_are_removed(queue: RequestQueue, redis: Redis) -> None:
+    redis.rpush(marks.mark_key("a"), 7)
+    redis.rpush(marks.turn_key("m:normal"), 7)
+    queue.start_mark("b")
+    queue.remove_impostors(["m"], ["a", "b", "c"])
+    assert queue.marks(["a", "b"]) == {"b": 0}
+    assert redis.exists(marks.turn_key("m:normal")) == 0
