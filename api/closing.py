@@ -1,8 +1,10 @@
 """How what is open of a batch ends before it was answered: cancelled by somebody, or expired at its deadline.
 
-The ledger decides first, so that whatever a worker says later is late. Then Redis forgets what waits, and its mark on
-the batch makes workers stop what runs. A crash in between leaves entries in Redis that nobody runs: an overdue one
-carries its deadline, and each is dropped by the worker that takes it.
+The ledger decides, so that whatever a worker says later is late. Then Redis forgets what waits, and its mark on the
+batch makes workers stop what runs. A crash in between leaves entries in Redis that nobody runs: an overdue one carries
+its deadline, and each is dropped by the worker that takes it. A large batch ends in many steps, and what is recorded
+between two of them stays. Who cancels sets the mark before the first: everything stops at once, also when the command
+is cut short.
 """
 
 import logging
@@ -16,21 +18,35 @@ from api.queue.requests import RequestQueue
 logger = logging.getLogger("cidermill.recorder")
 
 
+def cancel(ledger: Ledger, queue: RequestQueue | None, batch_id: str) -> int:
+    """Cancel what is open of a batch, and tell the workers; returns how many requests were cancelled.
+
+    queue: None where there is no Redis. Raises NotFoundError, LedgerError, redis.exceptions.RedisError.
+    """
+    before = ledger.batch(batch_id).counts.cancelled
+    ledger.begin_cancelling(batch_id)
+    if queue is not None:
+        queue.stop(batch_id)
+    while some := ledger.cancel(batch_id):
+        if queue is not None:
+            withdraw(queue, batch_id, some)
+    return ledger.batch(batch_id).counts.cancelled - before
+
+
 def expire_overdue(ledger: Ledger, queue: RequestQueue) -> list[str]:
-    """Let what is open of batches past their deadline expire; returns those ids.
+    """Let what is open of batches past their deadline expire, a step at a time; returns the ids, none after the last.
 
     The clock of this machine, which has the ledger, decides. What is answered already, on the results stream, is left
     to be recorded, so nothing expires while Redis is away. Raises LedgerError, redis.exceptions.RedisError.
     """
     overdue = ledger.overdue(time.time())
     answered = queue.answered() if overdue else set()
-    expired: list[str] = []
     for batch_id in overdue:
         if some := ledger.expire(batch_id, spared=answered):
             logger.warning("batch %s has expired, and %d of its requests with it", batch_id, len(some))
             withdraw(queue, batch_id, some)
-            expired += some
-    return expired
+            return some
+    return []
 
 
 def withdraw(queue: RequestQueue, batch_id: str, request_ids: Iterable[str]) -> None:

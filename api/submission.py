@@ -119,7 +119,8 @@ def requeue_missing(ledger: Ledger, queue: RequestQueue, batch_id: str, on_progr
     requests that the queue has set aside are failed: they are open in the ledger, and are not to run again. Raises
     NotFoundError, LedgerError (the batch is not wholly entered, or being cancelled), redis.exceptions.RedisError.
     """
-    expire_overdue(ledger, queue)
+    while expire_overdue(ledger, queue):
+        pass
     batch = ledger.batch(batch_id)
     give_up(ledger, queue, batch.model)
     return place(ledger, queue, batch, _counter(on_progress, "queueing"))

@@ -20,7 +20,7 @@ from typing import Any
 from redis.connection import AbstractConnection
 from sqlalchemy import text
 
-from api.closing import withdraw
+from api import closing
 from api.dataset.reader import Dataset
 from api.dataset.request_line import InputLine
 from api.dataset.writer import write_results
@@ -83,7 +83,7 @@ def cancel(folder: Path, url: str) -> dict[str, Any]:
     with Ledger.open(folder / LEDGER) as ledger:
         batch_id = ledger.resolve("latest")
         began = time.perf_counter()
-        withdraw(queue, batch_id, ledger.cancel(batch_id))
+        closing.cancel(ledger, queue, batch_id)
         seconds = time.perf_counter() - began
         assert ledger.batch(batch_id).counts.queued == sum(queue.depth(MODEL).values()) == 0
     return {"seconds": seconds, "peak_mb": peak_mb()}

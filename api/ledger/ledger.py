@@ -29,6 +29,8 @@ from api.states import FINAL_REQUEST_STATES, RequestState
 
 PAGE = 500
 """Requests read at a time: no reader holds a view of the file, or more than a page of texts, for long."""
+CLOSED_AT_ONCE = 10_000
+"""Requests that one transaction cancels or lets expire: it holds the write lock for some tenths of a second."""
 
 
 class Ledger:
@@ -178,14 +180,18 @@ class Ledger:
         with writing(self.engine, self.path) as connection:
             return recording.fail_request(connection, request_id, error, worker)
 
-    def cancel(self, batch_id: str) -> list[str]:
-        """Cancel what is open of a batch; returns those ids. Raises NotFoundError.
-
-        Until all are cancelled the batch is `cancelling`, and no more of it goes on the queue.
-        """
+    def begin_cancelling(self, batch_id: str) -> None:
+        """From now on no more of the batch goes on the queue. Raises NotFoundError."""
         with writing(self.engine, self.path) as connection:
             batches.load_batch(connection, batch_id)
             recording.begin_cancelling(connection, batch_id)
+
+    def cancel(self, batch_id: str) -> list[str]:
+        """Cancel what is open of a batch, CLOSED_AT_ONCE requests at most; returns those ids. Raises NotFoundError.
+
+        The batch is `cancelling` until all are cancelled: call it until nothing comes back.
+        """
+        self.begin_cancelling(batch_id)
         return self._close(batch_id, RequestState.CANCELLED, frozenset())
 
     def overdue(self, now: float) -> list[str]:
@@ -194,7 +200,7 @@ class Ledger:
             return batches.overdue_batches(connection, now)
 
     def expire(self, batch_id: str, *, spared: Collection[str]) -> list[str]:
-        """Let what is open of an overdue batch expire, without those spared; returns those ids.
+        """Let what is open of an overdue batch expire, without those spared, as `cancel` does; returns those ids.
 
         A result that is recorded in the meantime stays; one that comes later is late.
         """
@@ -202,11 +208,12 @@ class Ledger:
 
     def _close(self, batch_id: str, final: RequestState, spared: Collection[str]) -> list[str]:
         closed: list[str] = []
-        some: list[str] | None = None
-        while some is None or some:
-            with writing(self.engine, self.path) as connection:
+        with writing(self.engine, self.path) as connection:
+            while len(closed) < CLOSED_AT_ONCE:
                 some = recording.close_some(connection, batch_id, final, spared)
-            closed += some
+                closed += some
+                if not some:
+                    break
         return closed
 
     def requeued(self, request_ids: Collection[str]) -> set[str]:

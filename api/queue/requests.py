@@ -122,9 +122,13 @@ class RequestQueue:
         """The right to put requests into a queue, as one of several processes; whether it was had."""
         return marks.turn(self._connection, queue_name(model, priority), wait=wait)
 
-    def withdraw(self, request_ids: Sequence[str], *, batch_id: str) -> None:
-        """Take queued requests out, and tell workers to stop those that run and to start none of the batch."""
+    def stop(self, batch_id: str) -> None:
+        """Tell workers to stop what they run of a batch, and to start nothing of it."""
         self._connection.set(cancel_key(batch_id), 1, ex=CANCELLED_SECONDS)
+
+    def withdraw(self, request_ids: Sequence[str], *, batch_id: str) -> None:
+        """Take queued requests out, and stop the batch."""
+        self.stop(batch_id)
         queued = entries.remove_from_lists(self._connection, request_ids)
         entries.delete(self._connection, queued)
 

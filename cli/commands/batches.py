@@ -170,15 +170,15 @@ def show(
 
 def cancel(batch: BatchId, redis: RedisUrl = None, data_dir: DataDir = None) -> None:
     """Cancel what of a batch is not finished; finished answers stay."""
-    from api.closing import withdraw
+    from api import closing
 
     workspace = Workspace(data_dir=data_dir, redis=redis)
     batch_id = workspace.ledger.resolve(batch)
-    cancelled = workspace.ledger.cancel(batch_id)
+    workspace.ledger.begin_cancelling(batch_id)  # also where Redis does not answer
     connection = workspace.reach()
-    if connection is not None:
-        withdraw(workspace.queue(connection), batch_id, cancelled)
-    typer.echo(f"{counted(len(cancelled), 'request')} of {batch_id} cancelled", err=True)
+    queue = None if connection is None else workspace.queue(connection)
+    cancelled = closing.cancel(workspace.ledger, queue, batch_id)
+    typer.echo(f"{counted(cancelled, 'request')} of {batch_id} cancelled", err=True)
     _emit_batches([workspace.ledger.batch(batch_id)])
 
 

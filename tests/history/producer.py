@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from sqlalchemy import func, select
 
 from api.choices import Priority
-from api.closing import withdraw
+from api.closing import cancel
 from api.dataset.request_line import InputLine
 from api.errors import QueueError
 from api.identity import new_batch_id, request_id
@@ -88,7 +88,7 @@ class Producer:
     def cancel(self, redis: Redis) -> None:
         """The oldest batch that has something open."""
         for batch_id in self.open_batches()[:1]:
-            withdraw(self._queue(redis, batch_id), batch_id, self.ledger.cancel(batch_id))
+            cancel(self.ledger, self._queue(redis, batch_id), batch_id)
 
     def resume(self, redis: Redis) -> None:
         """Put back what is open and unknown to Redis."""

@@ -8,7 +8,9 @@ from redis.exceptions import RedisError
 from rq.serializers import JSONSerializer
 
 from api import window
-from api.closing import expire_overdue
+from api.closing import cancel, expire_overdue
+from api.ledger import ledger as ledgers
+from api.ledger import recording
 from api.queue.deadlines import seconds_left
 from api.queue.requests import SafeJob, cancel_key
 from api.queue.results import publish_result
@@ -180,3 +182,62 @@ def test_nothing_expires_while_redis_cannot_tell_what_is_answered(station: Stati
     with pytest.raises(RedisError):
         expire_overdue(station.ledger, station.queue)
     assert station.ledger.batch(batch.id).counts == RequestCounts(queued=1)
+
+
+def in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four requests at once, in two statements each."""
+    monkeypatch.setattr(recording, "CHUNK", 2)
+    monkeypatch.setattr(ledgers, "CLOSED_AT_ONCE", 4)
+
+
+def test_a_large_batch_expires_in_steps_and_what_is_recorded_in_between_stays(
+    station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_steps(monkeypatch)
+    batch = station.enter(10, expires_at=time.time() + HOUR)
+    put(station, batch)
+    let_pass(station, batch)
+    assert expire_overdue(station.ledger, station.queue) == ids(batch, *range(4))
+    between = station.ledger.batch(batch.id)
+    assert (between.state, between.counts) == (BatchState.IN_PROGRESS, RequestCounts(queued=6, expired=4))
+    station.ledger.record([finished(ids(batch, 5)[0])])
+    assert expire_overdue(station.ledger, station.queue) == ids(batch, 4, 6, 7, 8)
+    assert station.ledger.batch(batch.id).counts == RequestCounts(queued=1, completed=1, expired=8)
+    assert expire_overdue(station.ledger, station.queue) == ids(batch, 9)
+    after = station.ledger.batch(batch.id)
+    assert (after.state, after.counts) == (BatchState.EXPIRED, RequestCounts(completed=1, expired=9))
+    assert expire_overdue(station.ledger, station.queue) == []
+
+
+def test_resume_lets_all_of_a_large_overdue_batch_expire(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_steps(monkeypatch)
+    batch = station.enter(10, expires_at=time.time() - 1)
+    assert requeue_missing(station.ledger, station.queue, batch.id) == 0
+    assert station.ledger.batch(batch.id).counts == RequestCounts(expired=10)
+
+
+def test_who_cancels_stops_the_workers_before_the_first_step(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_steps(monkeypatch)
+    batch, steps = station.enter(10), station.ledger.cancel
+    put(station, batch)
+    seen: list[tuple[int, RequestCounts]] = []
+
+    def interrupted(batch_id: str) -> list[str]:
+        seen.append((station.redis.exists(cancel_key(batch_id)), station.ledger.batch(batch_id).counts))
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return steps(batch_id)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(station.ledger, "cancel", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cancel(station.ledger, station.queue, batch.id)
+    assert seen == [(1, RequestCounts(queued=10)), (1, RequestCounts(queued=6, cancelled=4))]
+    between = station.ledger.batch(batch.id)
+    assert (between.state, between.counts) == (BatchState.CANCELLING, RequestCounts(queued=6, cancelled=4))
+    assert station.waiting() == ids(batch, *range(4, 10))
+    assert cancel(station.ledger, station.queue, batch.id) == 6
+    after = station.ledger.batch(batch.id)
+    assert (after.state, after.counts) == (BatchState.CANCELLED, RequestCounts(cancelled=10))
+    assert station.waiting() == []
+    assert cancel(station.ledger, None, batch.id) == 0
