@@ -8,7 +8,7 @@ worker         taken        out of the queue, under a lease
                finished     with an answer or an error (attempt, finish_reason or error, tokens, ms, tokens_per_second)
                cancelled    its batch was cancelled while it ran (the same)
                expired      the deadline of its batch has passed (attempt)
-               handed_back  this worker stops; the attempt does not count
+               handed_back  this worker stops, or Redis refused its start (reason refused); the attempt does not count
                requeued     the attempt failed (reason); another machine is to try
                lease_lost   this worker was silent for too long: the request is another one's by now
                not_taken    it was answered, cancelled or handed on in the moment in which it was taken

@@ -31,6 +31,8 @@ from worker.run import Run, StopReason
 logger = logging.getLogger("cidermill.worker")
 
 WORKER_TTL_SECONDS = 20
+REFUSED = "refused"
+"""Why a request is handed back that the engine did not get to see: by Redis."""
 
 
 class NotOurs(Exception):
@@ -118,6 +120,10 @@ class BookkeepingWorker(SimpleWorker):
             if self._holds(job, execution):
                 self._give_up(job, queue, execution, job.run)
             return
+        self._end(job, execution)
+
+    def _end(self, job: Job, execution: Execution) -> None:
+        """Book a request whose end was told."""
         with self.connection.pipeline() as pipeline:
             job.started_job_registry.end(pipeline, execution, job)
             pipeline.srem(self.executions_key, execution.composite_key)
@@ -135,15 +141,18 @@ class BookkeepingWorker(SimpleWorker):
         exc_string: str = "",
         execution: Execution | None = None,
     ) -> None:
+        """What Redis refused, or was not there for, is told to the loop: the request is not to blame."""
         if execution is None:
             return
+        assert isinstance(job, GenerationRqJob)
         error = sys.exc_info()[1]
         if isinstance(error, NotOurs):
             self._let_go(job, execution)
-        elif isinstance(error, exceptions.ResponseError) and not _of_wrong_type(error):
-            # Nothing is booked, the lease ends: the request is not to blame.
+        elif isinstance(error, exceptions.RedisError):
             self.executions.pop(execution.id, None)
-            self._note_refusal(error, f"request {job.id} was booked; its lease decides")
+            raise error
+        elif job.run is not None and job.run.told:
+            self._end(job, execution)
         elif self._holds(job, execution):
             super().handle_job_failure(job, queue, started_job_registry, exc_string, execution)
 
@@ -159,7 +168,7 @@ class BookkeepingWorker(SimpleWorker):
         logger.error("Redis refused something while %s: %s", when, _reason(error))
         if forbids(error):
             self._refused = _reason(error)
-        elif _of_wrong_type(error):
+        elif of_wrong_type(error):
             remove_impostors(self.connection, self.queue_names())
 
     def _holds(self, job: Job, execution: Execution) -> bool:
@@ -184,18 +193,23 @@ class BookkeepingWorker(SimpleWorker):
         failure = Failure(server_time(self.connection), self._machine) if run.failed_with else None
 
         def write(pipeline: Any) -> None:
-            job.set_status(JobStatus.QUEUED, pipeline=pipeline)
-            queue.push_job_id(job.id, pipeline=pipeline, at_front=True)
-            if failure is None:
-                attempts.take_back(pipeline, job.id)
-            else:
-                pipeline.hset(job.key, FAILED_FIELD, failure.written())
-            publish(pipeline, notice)
+            # A deletion first: a server that is full lets on what has begun to write. The notice last: where it is
+            # forbidden, the rest is done.
             execution.delete(job=job, pipeline=pipeline)
+            pipeline.lrem(queue.intermediate_queue_key, 1, job.id)
+            queue.push_job_id(job.id, pipeline=pipeline, at_front=True)
+            job.set_status(JobStatus.QUEUED, pipeline=pipeline)
+            if failure is not None:
+                pipeline.hset(job.key, FAILED_FIELD, failure.written())
+            elif run.attempt:
+                attempts.take_back(pipeline, job.id)
+            if notice is not None:
+                publish(pipeline, notice)
 
         registry = cast(LeaseRegistry, job.started_job_registry)
         if registry.while_held(execution, write):
-            logger.info(notice.kind, extra=about(job.id, self.name, attempt=run.attempt, reason=notice.reason))
+            name, reason = ("handed_back", REFUSED) if notice is None else (notice.kind, notice.reason)
+            logger.info(name, extra=about(job.id, self.name, attempt=run.attempt or None, reason=reason))
         else:  # answered by one that had lost it, or taken away
             self._let_go(job, execution)
         self.executions.pop(execution.id, None)
@@ -212,5 +226,5 @@ def _reason(error: exceptions.ResponseError) -> str:
     return str(error).rpartition("caused error: ")[2]
 
 
-def _of_wrong_type(error: exceptions.ResponseError) -> bool:
+def of_wrong_type(error: exceptions.ResponseError) -> bool:
     return "WRONGTYPE" in str(error)

@@ -91,9 +91,9 @@ class GenerationJob:
         Raises Redis's errors: nothing was generated, or the result is in the outbox and the worker has to stop.
         """
         with self._connection.pipeline() as pipeline:
-            attempts.begin(pipeline, run.request_id)
+            attempts.begin(pipeline, run.request_id, run.execution_key)
             pipeline.exists(cancel_key(run.batch_id))
-            run.attempt, _, cancelled = pipeline.execute()
+            run.attempt, cancelled = pipeline.execute()
         if cancelled:
             run.stop(StopReason.CANCELLED)
             logger.info("cancelled", extra=about(run.request_id, self._worker, attempt=run.attempt))
@@ -110,6 +110,7 @@ class GenerationJob:
                 return
         publish(self._connection, self._event(run, "started"))
         logger.info("started", extra=about(run.request_id, self._worker, attempt=run.attempt))
+        run.begun = True
         try:
             result, stats = self._engine.generate(request, on_tokens=run.on_tokens, should_stop=run.should_stop)
         except Exception as error:  # noqa: BLE001 - the next request may well run
@@ -133,20 +134,21 @@ class GenerationJob:
         """After a request, when nobody waits for this worker."""
         try:
             self._engine.upkeep()
-        except Exception:  # the next request may well run
-            logger.exception("the engine's upkeep failed")
+        except Exception as error:  # noqa: BLE001 - the next request may well run
+            logger.error("the engine's upkeep failed: %s\n%s", type(error).__name__, _place(error))
 
-    def given_up(self, run: Run) -> RequestEvent:
-        """The notice that the request waits again: handed back, or requeued since the attempt failed."""
+    def given_up(self, run: Run) -> RequestEvent | None:
+        """The notice that the request waits again: handed back, or requeued since the attempt failed. None where the
+        engine has not had it."""
+        if not run.begun:
+            return None
         if run.failed_with is None:
             return self._event(run, "handed_back")
         return self._event(run, "requeued", reason=run.failed_with)
 
     def _fail(self, run: Run, error: Exception) -> None:
         """See worker/retry.py. Of a request that runs elsewhere by now, this machine's failure says nothing."""
-        # The message may quote the prompt, so the log gets the type and the place only.
-        where = "".join(traceback.format_tb(error.__traceback__))
-        logger.error("request %s: the engine raised %s\n%s", run.request_id, type(error).__name__, where)
+        logger.error("request %s: the engine raised %s\n%s", run.request_id, type(error).__name__, _place(error))
         if not self._still_ours(run):
             run.stopped_by = StopReason.LEASE_LOST
         elif tries_again(run.failed_before_on is not None):
@@ -171,10 +173,8 @@ class GenerationJob:
         told all the same, and the ledger takes whichever comes first."""
         stored = self._store(event)
         self._still_ours(run)
-        if stored:
-            self._deliver(event)
-        else:
-            publish_result(self._connection, event)
+        self._deliver(event, stored)
+        run.told = True
         name, facts = _ended(event)
         logger.info(name, extra=about(run.request_id, self._worker, attempt=run.attempt, **facts))
 
@@ -187,14 +187,22 @@ class GenerationJob:
             return False
         return True
 
-    def _deliver(self, event: RequestEvent) -> None:
-        """Publish what is in the outbox, for as long as it takes; a worker that has to stop leaves it there."""
+    def _deliver(self, event: RequestEvent, stored: bool) -> None:
+        """Publish it, with what else is in the outbox, for as long as it takes; a worker that has to stop leaves it
+        there."""
         while True:
             try:
-                self._outbox.deliver(self._connection)
+                if not stored:
+                    publish_result(self._connection, event)
+                else:
+                    self._outbox.deliver(self._connection)
                 return
+            except StorageError as error:
+                logger.error("%s; %s goes to Redis without that", error, event.request_id)
+                stored = False
             except (exceptions.ConnectionError, exceptions.TimeoutError):
-                logger.warning("Redis takes no results; %s waits in %s", event.request_id, self._outbox.path)
+                where = self._outbox.path if stored else "memory"
+                logger.warning("Redis takes no results; %s waits in %s", event.request_id, where)
                 if not self._keep_trying():
                     raise
             except exceptions.ResponseError as error:
@@ -225,6 +233,11 @@ class GenerationJob:
             result=result,
             stats=stats,
         )
+
+
+def _place(error: Exception) -> str:
+    """Where it was raised. Its message may quote a prompt, and stays out of the log."""
+    return "".join(traceback.format_tb(error.__traceback__))
 
 
 class _InvalidPayload(Exception):

@@ -27,8 +27,8 @@ from api.queue.safe_queue import POLL_SECONDS, SafeQueue
 from api.schemas import PRIORITIES
 from api.settings import Settings
 from api.transitions import about
-from worker.books import WORKER_TTL_SECONDS, BookkeepingWorker, GenerationRqJob, NoDeathPenalty
-from worker.job import GenerationJob
+from worker.books import WORKER_TTL_SECONDS, BookkeepingWorker, GenerationRqJob, NoDeathPenalty, of_wrong_type
+from worker.job import REFUSED_SECONDS, GenerationJob
 from worker.pulse import Pulse
 from worker.run import Run, StopReason
 from worker.shutdown import Shutdown
@@ -179,10 +179,32 @@ class GenerationWorker(BookkeepingWorker):
             if not self._shutdown_request.requested:
                 self._job.upkeep()
         except (exceptions.ConnectionError, exceptions.TimeoutError):
-            logger.error("Redis went away while request %s was booked; its lease decides", job.id)
+            logger.error("Redis went away while request %s was booked", job.id)
             self._await_redis()
+            self._return(job, queue)
         except exceptions.ResponseError as error:
-            self._note_refusal(error, f"request {job.id} was booked; its lease decides")
+            self._note_refusal(error, f"request {job.id} was booked")
+            self._return(job, queue)
+
+    def _return(self, job: GenerationRqJob, queue: Queue) -> None:
+        """Give a request up that nothing came of, for as long as Redis does not take that; a worker that has to stop
+        tries once, then the lease decides, as it does where a key of the request itself is of a wrong type."""
+        if job.run is None or not job.run.to_be_given_up:
+            return
+        assert self._execution is not None
+        left, mended = True, False
+        while left:
+            try:
+                self._give_up(job, queue, self._execution, job.run)
+                left = False
+            except (exceptions.ConnectionError, exceptions.TimeoutError):
+                logger.warning("Redis does not answer; request %s waits to be handed back", job.id)
+            except exceptions.ResponseError as error:
+                self._note_refusal(error, f"request {job.id} was handed back")
+                left, mended = not (mended and of_wrong_type(error)), of_wrong_type(error)
+            # Also after it was taken: what was refused once may be refused again.
+            if self._shutdown_request.wait(spread(REFUSED_SECONDS)) or self._refused is not None:
+                return
 
     def _run_of(self, job: GenerationRqJob, execution: Execution) -> Run:
         def still_ours() -> bool:
@@ -201,6 +223,7 @@ class GenerationWorker(BookkeepingWorker):
             worker=self.name,
             still_ours=still_ours,
             failed_before_on=job.failure.machine if job.failure else None,
+            execution_key=execution.key,
         )
         return run
 

@@ -41,8 +41,11 @@ class Run:
 
     timeout_seconds: wall time, counted from now. hand_back_due: whether the worker wants to be rid of the request.
     still_ours: whether the lease has not been lost, asked before an end is told. failed_before_on: the machine of an
-    earlier attempt that failed. answered: whether a result came of it that is no error. failed_with: of a run that
-    failed.
+    earlier attempt that failed. execution_key: what Redis keeps about this attempt alone.
+
+    attempt: its number, from 1; 0 until it is counted. begun: whether the engine has had the request. told: whether
+    its end is on the results stream. answered: whether a result came of it that is no error. failed_with: of a run
+    that failed.
     """
 
     def __init__(
@@ -54,18 +57,22 @@ class Run:
         worker: str = "",
         still_ours: Callable[[], bool] = lambda: True,
         failed_before_on: str | None = None,
+        execution_key: str = "",
     ) -> None:
         self.request_id = request_id
         self.worker = worker
         self.still_ours = still_ours
         self.failed_before_on = failed_before_on
+        self.execution_key = execution_key
         self.failed_with: ErrorKind | None = None
         self.lease_lost = False
         self.batch_id = batch_of(request_id)
         self.timeout_seconds = timeout_seconds
-        self.attempt = 1
+        self.attempt = 0
         self.tokens = 0
         self.tail = ""
+        self.begun = False
+        self.told = False
         self.answered = False
         self.stopped_by: StopReason | None = None
         self._deadline = time.monotonic() + timeout_seconds
@@ -106,6 +113,11 @@ class Run:
         """Seconds since the lease was extended, by the clock that says more: one of them stands still in sleep."""
         monotonic, wall = self._renewed_at
         return max(time.monotonic() - monotonic, time.time() - wall)
+
+    @property
+    def to_be_given_up(self) -> bool:
+        """Whether nothing came of it, so that the request is to wait again."""
+        return not self.told and (not self.begun or self.stopped_by in (StopReason.HAND_BACK, StopReason.FAILED))
 
     def expire_in(self, seconds: float) -> None:
         """Stop when its batch expires, in so many seconds."""

@@ -13,6 +13,18 @@ MOST_NAMES = 100
 LONGEST_NUMBER = 9
 """Digits."""
 
+BEGIN = f"""
+local function number(text) return #text <= {LONGEST_NUMBER} and text:match('^%d+$') and tonumber(text) end
+local execution = redis.call('TYPE', KEYS[2]).ok == 'hash'
+local begun = execution and number(redis.call('HGET', KEYS[2], 'attempt') or '')
+if begun then return begun end
+local text = redis.call('TYPE', KEYS[1]).ok == 'string' and redis.call('GETRANGE', KEYS[1], 0, {LONGEST_NUMBER})
+local attempt = (text and number(text) or 0) + 1
+redis.call('SET', KEYS[1], attempt, 'EX', ARGV[1])
+if execution then redis.call('HSET', KEYS[2], 'attempt', attempt) end
+return attempt
+"""
+
 
 def attempts_key(request_id: str) -> str:
     return f"cidermill:attempts:{request_id}"
@@ -22,10 +34,13 @@ def lost_key(request_id: str) -> str:
     return f"cidermill:lost:{request_id}"
 
 
-def begin(pipeline: "Pipeline", request_id: str) -> None:
-    """Count a start: the pipeline's first answer is the number of this attempt, from 1; one more follows."""
-    pipeline.incr(attempts_key(request_id))
-    pipeline.expire(attempts_key(request_id), KEEP_SECONDS)
+def begin(pipeline: "Pipeline", request_id: str, execution_key: str) -> None:
+    """Count a start: the pipeline's answer is the number of this attempt, from 1.
+
+    Sent again for the same execution, as after an answer that was lost, it is counted once. What somebody else wrote
+    in place of the count is replaced.
+    """
+    pipeline.eval(BEGIN, 2, attempts_key(request_id), execution_key, str(KEEP_SECONDS))
 
 
 def latest(connection: Redis, request_id: str) -> int:
@@ -37,9 +52,9 @@ def latest(connection: Redis, request_id: str) -> int:
     return max(1, int(counted)) if counted.isdigit() else 1
 
 
-def take_back(connection: Redis, request_id: str) -> None:
+def take_back(pipeline: "Pipeline", request_id: str) -> None:
     """Forget a start: its worker handed the request back."""
-    connection.decr(attempts_key(request_id))
+    pipeline.decr(attempts_key(request_id))
 
 
 def note_lost(connection: Redis, request_id: str, worker: str) -> None:

@@ -50,9 +50,12 @@ redis.call('LREM', KEYS[3], 1, ARGV[2])
 return 1
 """
 END = """
-if redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then return 0 end
-if redis.call('TYPE', KEYS[2]).ok == 'hash' then
-  redis.call('HSET', KEYS[2], 'status', 'finished')
+local job = redis.call('TYPE', KEYS[2]).ok == 'hash'
+if redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then
+  return job and redis.call('HGET', KEYS[2], 'ended_by') == ARGV[1] and 1 or 0
+end
+if job then
+  redis.call('HSET', KEYS[2], 'status', 'finished', 'ended_by', ARGV[1])
   redis.call('EXPIRE', KEYS[2], ARGV[2])
 end
 redis.call('DEL', unpack(KEYS, 3))
@@ -61,9 +64,9 @@ return 1
 RENEW = """
 if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 0 end
 local now = redis.call('TIME')
+redis.call('DEL', KEYS[3]) -- first: a server that is full lets a script on that has written
 redis.call('ZADD', KEYS[1], now[1] + ARGV[2], ARGV[1])
 redis.call('EXPIRE', KEYS[2], ARGV[2])
-redis.call('DEL', KEYS[3])
 return 1
 """
 
@@ -102,7 +105,10 @@ class LeaseRegistry(StartedJobRegistry):
         pipeline.eval(START, 3, *keys, execution.composite_key, job.id, worker, utcformat(job.started_at))
 
     def end(self, pipeline: "Pipeline", execution: Execution, job: Job) -> None:
-        """End the lease and the job, with all that was counted about it, as one step. 0: the lease was taken away."""
+        """End the lease and the job, with all that was counted about it, as one step. 0: the lease was taken away.
+
+        Sent again, as after an answer that was lost, it gives the same answer for as long as the job's hash is there.
+        """
         counted = (attempts.attempts_key(job.id), attempts.lost_key(job.id))
         keys = (self.key, job.key, execution.key, f"rq:executions:{job.id}", *counted)
         pipeline.eval(END, len(keys), *keys, execution.composite_key, str(ANSWERED_SECONDS))

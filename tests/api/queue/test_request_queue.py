@@ -88,7 +88,9 @@ def test_finished_job_can_be_queued_again_and_does_not_expire(queue: RequestQueu
     redis.delete(LIST)
     redis.hset(key, "status", "finished")
     redis.expire(key, 60)
-    attempts.begin(redis, f"{BATCH}-0")
+    with redis.pipeline() as pipeline:
+        attempts.begin(pipeline, f"{BATCH}-0", "rq:execution:none")
+        pipeline.execute()
     assert queue.live([f"{BATCH}-0"]) == set()
     assert _enqueue(queue, _requests(1)) == 1
     assert redis.ttl(key) == -1

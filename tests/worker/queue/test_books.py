@@ -1,13 +1,14 @@
 """What a worker books of a request's life: taken, answered, handed back, lost, cancelled. In one process, on both kinds
 of Redis."""
 
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
-from api.queue.attempts import attempts_key
+from api.queue.attempts import attempts_key, begin, lost_key
 from api.queue.requests import RequestQueue, cancel_key
 from api.queue.results import ResultsReader
 from api.schemas import GenerationRequest, WorkerInfo
@@ -23,6 +24,8 @@ from worker.shutdown import Shutdown
 
 ONE, TWO = f"{BATCH}-0", f"{BATCH}-1"
 LIST, LEASES = "rq:queue:m:normal", "rq:wip:m:normal"
+NO_DELETION = "CREATE TRIGGER t BEFORE DELETE ON outbox BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"
+NO_TEXT = "INSERT INTO outbox (event) VALUES (CAST(x'ff' AS TEXT))"
 Event = tuple[str, str, int]
 
 
@@ -63,6 +66,12 @@ class Bench:
         worker.subscribe = lambda: None  # type: ignore[method-assign] # leaving it takes RQ up to a second
         worker.work(logging_level="WARNING")
         outbox.close()
+
+    def damage_outbox(self, statement: str) -> None:
+        database = sqlite3.connect(self._folder / "outbox-w.sqlite3")
+        with database:
+            database.execute(statement)
+        database.close()
 
     def events(self) -> list[Event]:
         return [(e.kind, e.request_id, e.attempt) for _, e in self._reader.read(block_ms=1) if e is not None]
@@ -151,3 +160,53 @@ def test_a_request_of_a_cancelled_batch_does_not_start(bench: Bench) -> None:
     assert bench.events() == []
     assert bench.waiting() == []
     assert bench.left_behind() == []
+
+
+@pytest.mark.parametrize("damage", [NO_DELETION, NO_TEXT, "DROP TABLE outbox"])
+def test_a_damaged_outbox_makes_no_request_run_twice_or_fail(bench: Bench, damage: str) -> None:
+    bench.work(lambda: bench.damage_outbox(damage))
+    assert bench.events() == [("started", ONE, 1), ("finished", ONE, 1)]
+    assert bench.waiting() == [TWO]
+    assert bench.left_behind() == []
+    assert bench.queue.set_aside("m") == []
+    assert bench.redis.hget(f"rq:job:{ONE}", "status") == b"finished"
+
+
+def test_a_request_is_answered_whatever_its_books_run_into_after_that(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle_job_success = GenerationWorker.handle_job_success
+
+    def fail_once(self: GenerationWorker, *arguments: object) -> None:
+        monkeypatch.setattr(GenerationWorker, "handle_job_success", handle_job_success)
+        raise RuntimeError("whatever")
+
+    monkeypatch.setattr(GenerationWorker, "handle_job_success", fail_once)
+    bench.work(lambda: None)
+    assert bench.events() == [("started", ONE, 1), ("finished", ONE, 1)]
+    assert bench.waiting() == [TWO]
+    assert bench.left_behind() == []
+    assert bench.queue.set_aside("m") == []
+
+
+@pytest.mark.parametrize("forged", [b"abc", b"9" * 30, b"-7", b"1.5", b"", None])
+def test_a_forged_count_of_attempts_is_replaced(bench: Bench, forged: bytes | None) -> None:
+    if forged is None:
+        bench.redis.rpush(attempts_key(ONE), "x")
+    else:
+        bench.redis.set(attempts_key(ONE), forged)
+    bench.work(lambda: None)
+    assert bench.events() == [("started", ONE, 1), ("finished", ONE, 1)]
+    assert bench.redis.exists(lost_key(ONE)) == 0
+
+
+def test_a_start_that_is_told_again_is_counted_once(redis: Redis) -> None:
+    """As by a client whose answer was lost."""
+    redis.hset("rq:execution:a-0:e", "job_id", "a-0")
+    redis.hset("rq:execution:a-0:f", "job_id", "a-0")
+    counted: list[object] = []
+    with redis.pipeline() as pipeline:
+        for execution in ("e", "e", "f", "f", "e"):
+            begin(pipeline, "a-0", f"rq:execution:a-0:{execution}")
+        counted = pipeline.execute()
+    assert counted == [1, 1, 2, 2, 1]
