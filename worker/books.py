@@ -82,12 +82,27 @@ class BookkeepingWorker(SimpleWorker):
     def get_heartbeat_ttl(self, job: Job, working_time: float = 0.0) -> int:
         return self._lease_seconds
 
+    def set_state(self, state: Any, pipeline: Any = None) -> None:
+        """RQ's, as a transaction of its own where it is part of none (api/queue/steps.py)."""
+        if pipeline is not None:
+            super().set_state(state, pipeline)
+            return
+        with self.connection.pipeline() as own:
+            super().set_state(state, own)
+            own.execute()
+
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
         """RQ's loop sends one after each request, and ends when this raises; what is not due is left out."""
-        if pipeline is None and not self.should_run_maintenance_tasks:
-            return
-        try:
+        if pipeline is not None:
             super().heartbeat(timeout, pipeline)
+        elif self.should_run_maintenance_tasks:
+            self._beat(self.connection, timeout)
+
+    def _beat(self, connection: Redis, timeout: int | None) -> None:
+        try:
+            with connection.pipeline() as pipeline:
+                super().heartbeat(timeout, pipeline)
+                pipeline.execute()
         except exceptions.RedisError as error:
             logger.warning("Redis takes no heartbeat: %s", type(error).__name__)
 
@@ -106,7 +121,7 @@ class BookkeepingWorker(SimpleWorker):
 
     def _renew(self, connection: Redis, job: Job, execution: Execution) -> bool:
         """On the pulse's thread. RQ's maintain_heartbeats would bring back what was taken away."""
-        self.heartbeat(WORKER_TTL_SECONDS + 60, pipeline=cast(Any, connection))
+        self._beat(connection, WORKER_TTL_SECONDS + 60)
         registry = cast(LeaseRegistry, job.started_job_registry)
         return registry.renew(connection, execution, self._lease_seconds)
 

@@ -21,6 +21,7 @@ from api.queue.deadlines import seconds_left
 from api.queue.impostors import remove_impostors
 from api.queue.requests import cancel_key
 from api.queue.results import publish, publish_result
+from api.queue.steps import refused_as_full
 from api.schemas import GenerationRequest, GenerationResult, JobStats, RequestError, RequestEvent
 from api.transitions import about
 from worker.outbox import Outbox
@@ -108,7 +109,7 @@ class GenerationJob:
             if run.should_stop() and run.stopped_by is StopReason.EXPIRED:
                 self._bring_home(run, self._event(run, "expired"))
                 return
-        publish(self._connection, self._event(run, "started"))
+        self._tell_start(run)
         logger.info("started", extra=about(run.request_id, self._worker, attempt=run.attempt))
         run.begun = True
         try:
@@ -129,6 +130,14 @@ class GenerationJob:
             self.completed += 1
             run.answered = result.error is None
         self._finish(run, result, stats)
+
+    def _tell_start(self, run: Run) -> None:
+        """A full Redis may do without: the answer says as much."""
+        try:
+            publish(self._connection, self._event(run, "started"))
+        except exceptions.ResponseError as error:
+            if not refused_as_full(error):
+                raise
 
     def upkeep(self) -> None:
         """After a request, when nobody waits for this worker."""

@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 
-from redis import Redis
+from redis import Redis, exceptions
 
 from api.errors import QueueError
+from api.pacing import spread
 from api.queue.connection import connect
 from api.queue.impostors import remove_impostors
 from api.queue.requests import RequestQueue, queue_name
+from api.queue.steps import StepRedis, refused_as_full
 from api.schemas import PRIORITIES, WorkerInfo
 from api.settings import Settings
 from worker.duty import Duty
@@ -30,6 +32,8 @@ logger = logging.getLogger("cidermill.worker")
 GRACE_SECONDS = 20.0
 """How long the first signal lets the running request go on. A service manager must wait longer than this."""
 PATIENCE_SECONDS = 120.0
+ROOM_SECONDS = 5.0
+"""Between two looks whether a full Redis has room again."""
 
 
 def serve(
@@ -54,17 +58,20 @@ def serve(
         raise QueueError("a worker needs the URL of a Redis; give --redis or set CIDERMILL_REDIS_URL")
     url = secret.get_secret_value()
     shutdown = _listen(grace_seconds, stop_with_parent)
-    connection = connect(url, patience_seconds=patience_seconds)
+    connection = connect(url, patience_seconds=patience_seconds, client=StepRedis)
     worker = name or unique_name()
     info = _starting(worker, settings.model, host or socket.gethostname())
     duty = Duty(worker, info.host, settings.deaths_in_a_row, shutdown)
-    pulse = Pulse(connect(url, patience_seconds=0), info, duty, settings.heartbeat_seconds)
+    pulse = Pulse(connect(url, patience_seconds=0, client=StepRedis), info, duty, settings.heartbeat_seconds)
     outbox = Outbox(settings.data_dir / f"outbox-{worker}.sqlite3")
     pulse.start()
     engine: GenerationEngine | None = None
     try:
         remove_impostors(connection, [queue_name(settings.model, priority) for priority in PRIORITIES])
-        _bring_in_leftovers(settings, connection)
+        while not _bring_in_leftovers(settings, connection):
+            logger.warning("Redis is full and takes no results of earlier workers; waiting until it has room")
+            if shutdown.wait(spread(ROOM_SECONDS)):
+                return 0
         engine = engine_factory()
         pulse.describe(state="idle", **_described(engine))
         job = GenerationJob(engine, connection, outbox, worker, lambda: not shutdown.requested or shutdown.draining)
@@ -129,9 +136,15 @@ def _described(engine: GenerationEngine) -> dict[str, str]:
     }
 
 
-def _bring_in_leftovers(settings: Settings, connection: Redis) -> None:
-    """Deliver results of dead workers of this machine, and spare others the same requests once more."""
-    delivered = deliver_leftovers(settings.data_dir, connection)
+def _bring_in_leftovers(settings: Settings, connection: Redis) -> bool:
+    """Deliver results of dead workers of this machine, and spare others the same requests once more. Whether Redis had
+    room for them all; what it took is not sent again."""
+    try:
+        delivered = deliver_leftovers(settings.data_dir, connection)
+    except exceptions.ResponseError as error:
+        if refused_as_full(error):
+            return False
+        raise
     if delivered:
         logger.warning("delivered %d results that an earlier worker left behind", len(delivered))
         queue = RequestQueue(
@@ -140,3 +153,4 @@ def _bring_in_leftovers(settings: Settings, connection: Redis) -> None:
             request_timeout_seconds=settings.request_timeout_seconds,
         )
         queue.forget(delivered)
+    return True

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from redis.exceptions import NoPermissionError, RedisError
 
-_CONNECTION = "PING\nINFO server\nACL WHOAMI\nTIME"
+_CONNECTION = "PING\nINFO server\nACL WHOAMI\nTIME\nEVAL script 0\nDEL cidermill:nothing"
 
 _PRODUCER = f"""{_CONNECTION}
 HMGET rq:job:x status
@@ -234,7 +234,8 @@ def _role(name: str, samples: str, keys: str, channels: str = "") -> Role:
 
 
 _REQUEST_KEYS = "rq:job:* rq:results:* rq:executions:* rq:failed:* cidermill:attempts:* cidermill:lost:*"
-_SHARED_KEYS = f"rq:queues rq:queue:* {_REQUEST_KEYS} cidermill:quarantine cidermill:leaving:* cidermill:cancel:*"
+_SHARED_KEYS = f"rq:queues rq:queue:* {_REQUEST_KEYS} cidermill:quarantine cidermill:leaving:* cidermill:cancel:* "
+_SHARED_KEYS += "cidermill:nothing"
 _FLEET_KEYS = (
     "cidermill:results cidermill:workers cidermill:worker:* cidermill:seen cidermill:seen:* cidermill:deaths:*"
 )

@@ -24,8 +24,8 @@ _PASSWORD = re.compile(r"(?<=://)([^:/?#@]*):.*@", re.DOTALL)
 _QUERY_PASSWORD = re.compile(r"([?&][^=&]*password[^=&]*=)[^&]*", re.IGNORECASE)
 
 
-def connect(url: str, *, patience_seconds: float = 10) -> Redis:
-    """A connection that has answered a PING.
+def connect(url: str, *, patience_seconds: float = 10, client: type[Redis] = Redis) -> Redis:
+    """A connection that has answered a PING. client: which class it is of.
 
     patience_seconds: how long, about, a later command is tried again through an outage before it raises
     redis.exceptions.ConnectionError. The first PING is not that patient.
@@ -33,7 +33,7 @@ def connect(url: str, *, patience_seconds: float = 10) -> Redis:
     """
     _check(url)
     try:
-        connection = Redis.from_url(
+        connection = client.from_url(
             url,
             retry=_retry(FIRST_PING_PATIENCE_SECONDS),
             socket_timeout=SOCKET_TIMEOUT_SECONDS,

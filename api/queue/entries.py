@@ -13,6 +13,7 @@ from rq.results import Result
 from api.queue import attempts
 from api.queue.quarantine import QUARANTINE_KEY
 from api.queue.safe_queue import SafeQueue
+from api.queue.steps import Step
 
 CHUNK = 1000
 """Requests in one transaction: larger ones block the server for everybody."""
@@ -93,7 +94,7 @@ def remove_from_lists(connection: Redis, request_ids: Iterable[str]) -> list[str
             by_queue[entry.queue].append(request_id)
     for name, leaving in by_queue.items():
         scratch = f"cidermill:leaving:{uuid.uuid4().hex}"
-        with connection.pipeline() as pipeline:
+        with Step(connection) as pipeline:
             for chunk in chunks(leaving):
                 pipeline.sadd(scratch, *chunk)
             pipeline.eval(REMOVE, 2, SafeQueue(name, connection).key, scratch)
@@ -118,7 +119,7 @@ def delete(connection: Redis, request_ids: Iterable[str]) -> None:
     names = cast(set[bytes], connection.smembers(QUEUES_KEY))
     queues = [name.decode("utf-8", "replace").removeprefix("rq:queue:") for name in names]
     for chunk in chunks(request_ids):
-        with connection.pipeline() as pipeline:
+        with Step(connection) as pipeline:
             for request_id in chunk:
                 drop(pipeline, request_id, queues)
             pipeline.execute()

@@ -44,8 +44,8 @@ local function shared_with(own, id)
 end
 
 local function move(list, intermediate, id)
+  redis.call('LREM', list, 1, id)  -- first, as all that frees: a full server would refuse a script that begins to grow
   redis.call('RPUSH', intermediate, id)
-  redis.call('LREM', list, 1, id)
   local key = 'rq:job:' .. id
   if redis.call('TYPE', key).ok == 'hash' then redis.call('HSET', key, 'taken', 1) end
   return id

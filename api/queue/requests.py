@@ -23,6 +23,7 @@ from api.queue.prefix_key import PREFIX_FIELD, prefix_key
 from api.queue.quarantine import QUARANTINE_KEY
 from api.queue.results import answered
 from api.queue.safe_queue import SETTLING_SECONDS, SafeQueue
+from api.queue.steps import Step
 from api.schemas import PRIORITIES, GenerationRequest, Priority
 
 __all__ = ["JOB_NAME", "RequestQueue", "SafeJob", "SafeQueue", "SetAside", "cancel_key", "queue_name"]
@@ -124,7 +125,9 @@ class RequestQueue:
 
     def stop(self, batch_id: str) -> None:
         """Tell workers to stop what they run of a batch, and to start nothing of it."""
-        self._connection.set(cancel_key(batch_id), 1, ex=CANCELLED_SECONDS)
+        with Step(self._connection) as pipeline:
+            pipeline.set(cancel_key(batch_id), 1, ex=CANCELLED_SECONDS)
+            pipeline.execute()
 
     def withdraw(self, request_ids: Sequence[str], *, batch_id: str) -> None:
         """Take queued requests out, and stop the batch."""

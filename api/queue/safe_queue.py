@@ -64,7 +64,9 @@ class Handover(IntermediateQueue):
     def set_first_seen(self, job_id: str) -> bool:
         """Note that the entry is there; True when it was not noted before."""
         key = self.get_first_seen_key(job_id)
-        return bool(self.connection.set(key, 1, nx=True, ex=FIRST_SEEN_SECONDS))
+        with self.connection.pipeline() as pipeline:
+            pipeline.set(key, 1, nx=True, ex=FIRST_SEEN_SECONDS)
+            return bool(pipeline.execute()[0])
 
     def cleanup(self, worker: "BaseWorker | None", queue: Queue) -> None:
         """Give stranded requests back at the head of their queue; no attempt is used up."""
@@ -122,7 +124,9 @@ class SafeQueue(Queue):
         """Whether this process may clean now. Never soon after a start of the server."""
         if self.connection.info("server")["uptime_in_seconds"] < self._settling_seconds:
             return False
-        return bool(self.connection.set(self.registry_cleaning_key, 1, nx=True, ex=CLEANING_SECONDS))
+        with self.connection.pipeline() as pipeline:  # which a full server does not refuse to a worker
+            pipeline.set(self.registry_cleaning_key, 1, nx=True, ex=CLEANING_SECONDS)
+            return bool(pipeline.execute()[0])
 
     def clean(self) -> None:
         """Bring back requests of dead workers, unless another process is at it.

@@ -48,6 +48,7 @@ MUST_OVERRIDE = {
         "handle_job_success",
         "heartbeat",
         "prepare_job_execution",
+        "set_state",
     },
     GenerationRqJob: {"func"},
     SafeJob: {"func", "refresh", "restore", "started_job_registry"},
