@@ -50,6 +50,10 @@ class LedgerError(CidermillError):
     exit_code = ExitCode.LEDGER_UNUSABLE
 
 
+class UnstorableError(LedgerError):
+    """The ledger refuses what it was given, and would take something else."""
+
+
 class ModelError(CidermillError):
     """A model cannot be found, converted or loaded."""
 

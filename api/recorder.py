@@ -8,20 +8,20 @@ import hashlib
 import logging
 import socket
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from redis import Redis
-from redis.exceptions import RedisError
 
 from api.closing import expire_overdue
-from api.errors import LedgerError, QueueError, StorageError
+from api.duties import PASSING_ERRORS, Duty, perform
+from api.errors import UnstorableError
 from api.ledger.ledger import Ledger
-from api.pacing import spread
 from api.queue.impostors import remove_impostors
 from api.queue.requests import RequestQueue
 from api.queue.results import GROUP, ResultsReader
+from api.refused import record_apart
+from api.schemas import RequestEvent
 from api.set_aside import give_up
 from api.window import top_up
 
@@ -31,10 +31,6 @@ HOUSEKEEPING_SECONDS = 5.0
 EXPIRY_SECONDS = 1.0
 TOP_UP_SECONDS = 1.0
 """Between two looks at windows that were full; one that was not is topped up again after the next step."""
-FIRST_PAUSE_SECONDS = 0.5
-LONGEST_PAUSE_SECONDS = 10.0
-PASSING_ERRORS = (RedisError, QueueError, LedgerError, StorageError)
-"""What an operator can mend while the recorder waits: Redis is away, the disk is full, the ledger is locked."""
 
 
 def reader_of(ledger: Ledger, connection: Redis, consumer: str) -> ResultsReader:
@@ -79,7 +75,7 @@ class Recorder:
         known = self._ledger.known({event.request_id for _, event in entries if event is not None})
         foreign = {entry_id for entry_id, event in entries if event is not None and event.request_id not in known}
         events = [event for entry_id, event in entries if event is not None and entry_id not in foreign]
-        finished = self._ledger.record(events) if events else []
+        finished = self._record(events) if events else []
         for request_id in finished:
             self._on_finished(request_id)
         self._reader.acknowledge([entry_id for entry_id, _ in entries if entry_id not in foreign])
@@ -94,28 +90,23 @@ class Recorder:
                 self._on_finished(request_id)
 
     def run(self, stop: threading.Event) -> None:
-        """Step and keep house until `stop`, waiting out errors that pass."""
-        next_expiry = next_housekeeping = next_top_up = time.monotonic()
-        pause = 0.0
-        while not stop.is_set():
-            try:
-                self.step()
-                if time.monotonic() >= next_expiry:
-                    expire_overdue(self._ledger, self._queue)
-                    next_expiry = time.monotonic() + spread(EXPIRY_SECONDS)
-                if time.monotonic() >= next_housekeeping:
-                    self.housekeeping()
-                    next_housekeeping = time.monotonic() + spread(HOUSEKEEPING_SECONDS)
-                if time.monotonic() >= next_top_up and not top_up(self._ledger, self._queue):
-                    next_top_up = time.monotonic() + spread(TOP_UP_SECONDS)
-            except PASSING_ERRORS as error:
-                if "WRONGTYPE" in str(error):
-                    with suppress(*PASSING_ERRORS):
-                        self._queue.remove_impostors(self._ledger.open_models())
-                pause = min(LONGEST_PAUSE_SECONDS, 2 * pause or FIRST_PAUSE_SECONDS)
-                logger.error("recording pauses, nothing is lost; next try in about %g s: %s", pause, error)
-                stop.wait(spread(pause))
-            else:
-                if pause:
-                    logger.warning("recording goes on")
-                pause = 0.0
+        """Record and keep house until `stop`, waiting out errors that pass."""
+        duties = [
+            Duty("recording", self.step, 0.0),
+            Duty("expiry", lambda: expire_overdue(self._ledger, self._queue), EXPIRY_SECONDS),
+            Duty("housekeeping", self.housekeeping, HOUSEKEEPING_SECONDS),
+            Duty("topping up", lambda: top_up(self._ledger, self._queue), TOP_UP_SECONDS),
+        ]
+        perform(duties, stop, logger, self._mend)
+
+    def _record(self, events: Sequence[RequestEvent]) -> list[str]:
+        try:
+            return self._ledger.record(events)
+        except UnstorableError:
+            return record_apart(self._ledger, events)
+
+    def _mend(self, error: Exception) -> None:
+        if "WRONGTYPE" in str(error):
+            with suppress(*PASSING_ERRORS):
+                batches = [batch_id for batch_id, *_ in self._ledger.running_batches()]
+                self._queue.remove_impostors(self._ledger.open_models(), batches)

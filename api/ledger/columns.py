@@ -8,6 +8,10 @@ from sqlalchemy import Dialect, Text
 
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 SQLITE_INTEGERS = range(-(2**63), 2**63)
+TOKENS = range(2**40 + 1)
+"""What one result may count: a sum over eight million of them is an integer of SQLite's."""
+LONGEST_MS = LATEST_SECONDS = 1e12
+"""Thirty years, and the year 33658: no sum or difference of such numbers is infinite."""
 
 
 def storable_text(text: str) -> str:

@@ -7,18 +7,26 @@ from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError
 
-from api.errors import CidermillError, LedgerError, StorageError
+from api.errors import CidermillError, LedgerError, StorageError, UnstorableError
+
+_OF_CONTENT = ("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_TOOBIG")
+"""SQLITE_ERROR is, among others, a sum that is no integer any more."""
 
 
 @contextmanager
 def ledger_errors(path: Path) -> Iterator[None]:
-    """Turn errors of the database into LedgerError, or StorageError for a disk that is full."""
+    """Turn errors of the database into LedgerError, or StorageError for a disk that is full.
+
+    UnstorableError where it may be for what was to be written.
+    """
     try:
         yield
     except DBAPIError as error:
         raise explained(path, error.orig) from error
     except sqlite3.Error as error:
         raise explained(path, error) from error
+    except OverflowError as error:  # of the driver, before SQLite sees the value
+        raise UnstorableError(f"ledger {path} failed: {error}") from error
 
 
 def explained(path: Path, error: BaseException | None) -> CidermillError:
@@ -28,6 +36,8 @@ def explained(path: Path, error: BaseException | None) -> CidermillError:
         return StorageError(f"ledger {path} cannot grow: the disk is full; free space and try again")
     if name.startswith("SQLITE_IOERR"):
         return StorageError(f"ledger {path} cannot be read or written ({name}): check the disk and the space on it")
+    if name.startswith(_OF_CONTENT):
+        return UnstorableError(f"ledger {path} failed: {error}")
     return LedgerError(_sentence(path, name) or f"ledger {path} failed: {error}")
 
 

@@ -1,7 +1,6 @@
 """Events and decisions into the tables. Each function works within a transaction that holds the write lock."""
 
 import logging
-import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from sqlalchemy import Connection, func, insert, literal, select, update
 
 from api.ledger import counts, tallies
 from api.ledger.batches import settle
-from api.ledger.columns import SQLITE_INTEGERS
+from api.ledger.columns import LATEST_SECONDS, SQLITE_INTEGERS
 from api.ledger.moves import EXPIRED, FINISHED, LATE, Standing
 from api.ledger.rows import event_row, failed_row
 from api.ledger.tables import BATCHES, EVENTS, OPEN, REQUESTS, RESULTS
@@ -154,7 +153,7 @@ def _final_state(row: Row, result: GenerationResult) -> RequestState:
 
 
 def _storable(event: RequestEvent) -> bool:
-    if math.isfinite(event.at) and event.attempt in SQLITE_INTEGERS:
+    if 0 <= event.at <= LATEST_SECONDS and event.attempt in SQLITE_INTEGERS:
         return True
     logger.error("%s of %a is dropped: at %s, attempt %s", event.kind, event.request_id, event.at, event.attempt)
     return False

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 from sqlalchemy import REAL, Integer
 
-from api.ledger.columns import SQLITE_INTEGERS
+from api.ledger.columns import LONGEST_MS, SQLITE_INTEGERS, TOKENS
 from api.ledger.tables import RESULTS
 from api.schemas import Choice, GenerationResult, JobStats, Phases, RequestError, RequestEvent, TokenLogprob, Usage
 
@@ -99,12 +99,11 @@ def _stop_columns(stop: str | int | None) -> dict[str, str | int | None]:
 
 
 def _unstorable(row: dict[str, Any]) -> str | None:
-    """The first column whose number SQLite would refuse (beyond 64 bits) or turn into NULL (not a number)."""
-    for name in _NUMBERS:
-        value = row[name]
-        if isinstance(value, float):
-            if not math.isfinite(value):
-                return name
-        elif value is not None and value not in SQLITE_INTEGERS:
-            return name
-    return None
+    """The first column whose number the ledger cannot hold, or not add up with those of other results."""
+    return next((name for name in _NUMBERS if row[name] is not None and not _storable(name, row[name])), None)
+
+
+def _storable(name: str, value: float) -> bool:
+    if isinstance(value, float):
+        return 0 <= value <= LONGEST_MS if name.endswith("_ms") else math.isfinite(value)
+    return value in (TOKENS if name.endswith(("_tokens", "passes")) else SQLITE_INTEGERS)

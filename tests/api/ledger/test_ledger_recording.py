@@ -294,6 +294,11 @@ def test_a_result_counts_for_the_request_of_its_event(ledger: Ledger, enter: Ent
         (measured(2**63, 1, wall=1.0, ttft=None), "prompt_tokens is 9223372036854775808"),
         (measured(1, 1, wall=float("nan"), ttft=None), "wall_ms is nan"),
         (measured(1, 1, wall=1.0, ttft=None, e2e_tps=float("inf")), "e2e_tps is inf"),
+        (measured(1, 2**40 + 1, wall=1.0, ttft=None), "completion_tokens is 1099511627777"),
+        (measured(1, 1, wall=1.0, ttft=None, drafted_tokens=-1), "drafted_tokens is -1"),
+        (measured(1, 1, wall=1.0, ttft=None, passes=2**62), "passes is 4611686018427387904"),
+        (measured(1, 1, wall=1.7e308, ttft=None), "wall_ms is 1.7e+308"),
+        (measured(1, 1, wall=1.0, ttft=-1.7e308), "ttft_ms is -1.7e+308"),
     ],
 )
 def test_a_result_that_sqlite_cannot_hold_fails_its_request_alone(
@@ -310,9 +315,20 @@ def test_a_result_that_sqlite_cannot_hold_fails_its_request_alone(
     assert "mac-9" in bad.result.error.message
 
 
+def test_the_largest_numbers_that_are_taken_add_up(ledger: Ledger, enter: Enter) -> None:
+    batch = enter(3)
+    numbers = measured(2**40, 2**40, wall=1e12, ttft=0.0, passes=2**40)
+    for index in range(3):
+        assert ledger.record([finished(f"{batch.id}-{index}", **numbers)]) == [f"{batch.id}-{index}"]
+    stats = ledger.stats(batch.id)
+    assert (stats.completion_tokens, stats.prompt_tokens, stats.passes) == (3 * 2**40, 3 * 2**40, 3 * 2**40)
+    assert stats.decode_tps == (2**40 - 1) / 1e9
+
+
 def test_an_event_that_sqlite_cannot_hold_is_dropped_alone(ledger: Ledger, enter: Enter) -> None:
     batch = enter(2)
-    odd = [started(f"{batch.id}-0", at=float("nan")), started(f"{batch.id}-0", attempt=2**63)]
+    times = (float("nan"), -1.0, 1.7e308)
+    odd = [*(started(f"{batch.id}-0", at=at) for at in times), started(f"{batch.id}-0", attempt=2**63)]
     assert ledger.record([*odd, finished(f"{batch.id}-1")]) == [f"{batch.id}-1"]
     assert ledger.request(f"{batch.id}-0").state is RequestState.QUEUED
 

@@ -1,7 +1,9 @@
 import logging
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,10 +11,11 @@ from typing import Any
 
 import pytest
 from recording_station import MODEL, Station, finished, running, started, wait_until
+from redis.exceptions import ResponseError
 from sqlalchemy import event
 
 from api.dataset.request_line import InputLine
-from api.errors import StorageError
+from api.errors import LedgerError, StorageError
 from api.identity import new_batch_id
 from api.ledger.ledger import Ledger
 from api.queue import attempts, results
@@ -39,6 +42,16 @@ def full_disk(station: Station, spare_pages: int) -> Callable[[], None]:
     station.ledger.engine.dispose()
     event.listen(station.ledger.engine, "connect", limit)
     return lift
+
+
+def limited_length(station: Station, length: int) -> None:
+    """From now on SQLite refuses texts of more bytes, as it does beyond a gigabyte."""
+
+    def limit(connection: sqlite3.Connection, *_: object) -> None:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, length)
+
+    station.ledger.engine.dispose()
+    event.listen(station.ledger.engine, "connect", limit)
 
 
 def test_a_step_takes_events_home_and_clears_the_stream(station: Station) -> None:
@@ -159,6 +172,80 @@ def test_two_recorders_at_once_record_everything_once(station: Station, monkeypa
     assert sorted(told) == sorted(ids)
     assert station.ledger.batch(batch.id).counts == RequestCounts(completed=120)
     assert [station.happened(request_id) for request_id in ids] == [["started", "finished"]] * 120
+
+
+def test_what_the_ledger_cannot_hold_is_dropped_alone(station: Station, caplog: pytest.LogCaptureFixture) -> None:
+    batch = station.enter(3)
+    ids = [f"{batch.id}-{index}" for index in range(3)]
+    limited_length(station, 10_000)
+    told: list[str] = []
+    recorder = station.recorder(on_finished=told.append)
+    station.publish(started(ids[0], worker="m" * 20_000), finished(ids[0]))
+    station.publish(finished(ids[1], "x" * 20_000), finished(ids[2], worker="m" * 20_000))
+    assert recorder.step(block_ms=1) == 4
+    assert station.on_stream() == 0
+    assert told == ids
+    assert station.ledger.batch(batch.id).counts == RequestCounts(completed=1, failed=2)
+    assert [station.happened(request_id) for request_id in ids] == [["finished"]] * 3
+    for request_id, worker in ((ids[1], "mac-1"), (ids[2], "m" * 255)):
+        row = station.ledger.request(request_id)
+        assert row.result is not None
+        assert row.result.error is not None
+        assert row.result.error.code == "invalid_result"
+        assert f"the result of worker {worker} was refused" in row.result.error.message
+    assert f"started of '{ids[0]}' is dropped" in caplog.text
+    assert f"finished of '{ids[1]}' is dropped" in caplog.text
+
+
+def test_a_ledger_without_a_table_drops_no_result(station: Station) -> None:
+    batch = station.enter(1)
+    station.publish(finished(f"{batch.id}-0"))
+    with station.ledger.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE tallies RENAME TO gone")
+    with pytest.raises(LedgerError, match="no such table"):
+        station.recorder().step(block_ms=1)
+    assert (station.on_stream(), station.unacknowledged()) == (1, 1)
+    with station.ledger.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE gone RENAME TO tallies")
+    assert station.recorder().step(block_ms=1) == 1
+    assert station.ledger.batch(batch.id).counts == RequestCounts(completed=1)
+
+
+def test_what_cannot_be_recorded_stops_no_other_duty(
+    station: Station, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, overdue, waiting = station.enter(1), station.enter(1, expires_at=time.time() - 1), station.enter(1)
+    station.publish(finished(f"{answered.id}-0"))
+    station.queue.start_mark(waiting.id)
+
+    def locked(_: object) -> list[str]:
+        raise LedgerError("the ledger is locked")
+
+    monkeypatch.setattr(station.ledger, "record", locked)
+    with running(station.recorder()):
+        wait_until(lambda: station.ledger.batch(overdue.id).counts.expired, "the deadline")
+        wait_until(lambda: station.waiting() == [f"{waiting.id}-0"], "the window")
+        wait_until(lambda: "recording pauses, nothing is lost; next try in about 0.5 s" in caplog.text, "the complaint")
+        assert station.on_stream() == 1
+        monkeypatch.undo()
+        wait_until(lambda: station.ledger.batch(answered.id).counts.completed, "the record")
+
+
+def test_another_duty_that_fails_does_not_stop_recording(
+    station: Station, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = station.enter(1)
+
+    def broken(*_: object) -> None:
+        raise ResponseError("ERR broken")
+
+    for name in ("expire_overdue", "top_up"):
+        monkeypatch.setattr(f"api.recorder.{name}", broken)
+    with running(station.recorder()):
+        wait_until(lambda: "topping up pauses, nothing is lost" in caplog.text, "the complaint")
+        station.publish(finished(f"{batch.id}-0"))
+        wait_until(lambda: station.ledger.batch(batch.id).counts.completed, "the record")
+    assert "expiry pauses, nothing is lost; next try in about 0.5 s: ERR broken" in caplog.text
 
 
 def test_a_full_disk_keeps_the_entries_and_records_nothing_half(station: Station) -> None:
