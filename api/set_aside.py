@@ -14,11 +14,12 @@ def give_up(ledger: Ledger, queue: RequestQueue, model: str) -> list[str]:
     """Fail in the ledger what the queue has set aside of a model, then let Redis forget it; returns the ids failed now.
 
     A crash between the two leaves the entries set aside, and the next call forgets them. What belongs to another ledger
-    is left to that one.
+    is left to that one, and what is answered already, on the results stream, to be recorded.
     """
     set_aside = queue.set_aside(model)
     known = ledger.known([entry.request_id for entry in set_aside])
-    found = [entry for entry in set_aside if entry.request_id in known]
+    spared = queue.answered() if known else set()
+    found = [entry for entry in set_aside if entry.request_id in known - spared]
     failed = [entry.request_id for entry in found if _fail(ledger, entry)]
     if found:
         queue.forget([entry.request_id for entry in found])

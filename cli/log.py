@@ -8,6 +8,8 @@ json  {"at": "2026-11-30T05:12:33.123Z", "level": "info", "logger": "cidermill.w
        "request": "batch_01...-3", "worker": "mac-7-a1", "attempt": 1, "tokens": 33, "ms": 3366}
       {"at": ..., "level": "warning", "logger": "cidermill.worker", "message": "Redis does not answer; ..."}
 
+An exception is its type and where it was raised; its message may quote a prompt.
+
 Commands that do not run for long show warnings and errors alone, without time and level.
 """
 
@@ -17,6 +19,7 @@ import json
 import logging
 import re
 import time
+import traceback
 from typing import Any, Literal
 
 import typer
@@ -29,7 +32,15 @@ _PLAIN = re.compile(r"[\w.:/@+-]+", re.ASCII)
 _DELETE = {0x7F: "\\u007f"}
 
 
-class LineFormatter(logging.Formatter):
+class _Formatter(logging.Formatter):
+    """Without the messages of exceptions, whoever logs them."""
+
+    def formatException(self, ei: Any) -> str:
+        kind, _, place = ei
+        return f"{''.join(traceback.format_tb(place))}{getattr(kind, '__qualname__', 'unknown')}"
+
+
+class LineFormatter(_Formatter):
     """A message with its facts as key=value, control characters shown and not obeyed. stamped: with time and level."""
 
     def __init__(self, *, stamped: bool) -> None:
@@ -45,7 +56,7 @@ class LineFormatter(logging.Formatter):
         return printable(super().format(record))
 
 
-class JsonFormatter(logging.Formatter):
+class JsonFormatter(_Formatter):
     """A JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:

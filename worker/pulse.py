@@ -46,7 +46,7 @@ class Pulse(threading.Thread):
         self._watched: tuple[Run, Renewal] | None = None
         self._next_beat = 0.0
         self._ended = threading.Event()
-        self._answers = True
+        self._trouble: str | None = None
 
     @property
     def machine(self) -> str:
@@ -76,17 +76,21 @@ class Pulse(threading.Thread):
         while not self._ended.is_set():
             try:
                 self._beat()
-                self._answers = True
-            except exceptions.RedisError as error:
-                if self._answers:
-                    logger.warning("no heartbeat: %s; trying on", type(error).__name__)
-                self._answers = False
-                if "WRONGTYPE" in str(error):
+                self._trouble = None
+            except Exception as error:  # noqa: BLE001 - the lease of its run would end with this thread
+                self._report(type(error).__name__)
+                if isinstance(error, exceptions.RedisError) and "WRONGTYPE" in str(error):
                     with suppress(exceptions.RedisError):
                         remove_impostors(self._connection, [])
             self._ended.wait(spread(self._tick_seconds))
         with suppress(exceptions.RedisError):  # else its key expires
             withdraw(self._connection, self._info.name)
+
+    def _report(self, trouble: str) -> None:
+        """Once, and not on every beat."""
+        if trouble != self._trouble:
+            logger.warning("no heartbeat: %s; trying on", trouble)
+        self._trouble = trouble
 
     def _beat(self) -> None:
         watched = self._watched

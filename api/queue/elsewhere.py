@@ -18,6 +18,7 @@ AVOIDED_SECONDS = 300.0
 MOST_PASSED_OVER = 16
 """In one look. A machine on which that many failed lately takes nothing that is behind them."""
 LONGEST_NAME = 255
+NAMELESS = "nameless"
 
 
 class Failure(NamedTuple):
@@ -27,7 +28,8 @@ class Failure(NamedTuple):
     machine: str
 
     def written(self) -> str:
-        return f"{int(self.at)} {self.machine}"
+        """What `read_failure` reads, whatever the machine is called: else the request would be tried without end."""
+        return f"{int(self.at)} {_name(self.machine)}"
 
 
 def read_failure(raw: bytes) -> Failure | None:
@@ -42,7 +44,7 @@ class Avoidance:
     """What the workers of a model on one machine leave to others."""
 
     def __init__(self, connection: Redis, model: str, machine: str) -> None:
-        self._connection, self._model, self._machine = connection, model, machine
+        self._connection, self._model, self._machine = connection, model, _name(machine)
 
     def avoids(self, failure: Failure | None) -> bool:
         """Whether a request that failed so is to be passed over here."""
@@ -53,6 +55,10 @@ class Avoidance:
 
     def _others_serve(self) -> bool:
         return any(
-            worker.model == self._model and worker.host != self._machine and worker.serves
+            worker.model == self._model and _name(worker.host) != self._machine and worker.serves
             for worker in live_workers(self._connection)
         )
+
+
+def _name(machine: str) -> str:
+    return machine[:LONGEST_NAME] or NAMELESS

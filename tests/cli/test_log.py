@@ -78,13 +78,31 @@ def test_a_forged_name_is_one_value_of_one_line(worker: str, shown: str) -> None
     assert json.loads(as_json)["worker"] == worker[:300]
 
 
-def test_a_traceback_stays_on_its_line_of_json() -> None:
+def raised() -> Any:
+    """A ValueError after a KeyError, with a prompt in both."""
     try:
-        raise KeyError("x")
-    except KeyError:
-        line = JsonFormatter().format(record("failed", exc_info=sys.exc_info()))
+        try:
+            raise KeyError("a secret")
+        except KeyError as error:
+            raise ValueError("a secret".upper()) from error
+    except ValueError:
+        return sys.exc_info()
+
+
+def test_a_traceback_stays_on_its_line_of_json() -> None:
+    line = JsonFormatter().format(record("failed", exc_info=raised()))
     assert "\n" not in line
-    assert json.loads(line)["traceback"].endswith("KeyError: 'x'")
+    assert json.loads(line)["traceback"].endswith("ValueError")
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter(), LineFormatter(stamped=True), LineFormatter(stamped=False)])
+def test_an_exception_is_its_type_and_place_and_not_its_message(formatter: logging.Formatter) -> None:
+    line = formatter.format(record("failed", exc_info=raised()))
+    assert "ValueError" in line
+    assert f"{__name__}.py" in line
+    assert "in raised" in line
+    assert "A SECRET" not in line
+    assert "KeyError: " not in line
 
 
 def test_a_worker_and_a_recorder_tell_each_transition_once(working_mill: Mill) -> None:

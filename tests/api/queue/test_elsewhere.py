@@ -116,3 +116,15 @@ def test_a_note_is_read_as_it_was_written() -> None:
     failure = Failure(1_796_000_000.0, "a Mac with a name")
     assert read_failure(failure.written().encode()) == failure
     assert read_failure(Failure(1.9, "m").written().encode()) == Failure(1.0, "m")  # never in the future
+
+
+@pytest.mark.parametrize(("machine", "read"), [("", "nameless"), ("m" * 256, "m" * 255), ("m" * 255, "m" * 255)])
+def test_a_note_of_any_machine_is_read_and_counts_there(
+    redis: Redis, queue: RequestQueue, machine: str, read: str
+) -> None:
+    assert read_failure(Failure(5.0, machine).written().encode()) == Failure(5.0, read)
+    live(redis, machine)
+    live(redis, THERE)
+    fail_on(redis, 0, machine)
+    assert taken_by(redis, machine) == ["1", "2", "3"]
+    assert taken_by(redis, THERE) == ["0"]

@@ -67,12 +67,14 @@ def test_upkeep_comes_when_the_result_is_out_and_not_before_a_stop(station: Stat
 
 def test_upkeep_that_fails_stops_nobody(station: Station, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def on_upkeep() -> None:
-        raise OSError("no space left")
+        raise OSError("no space left for " + "a secret".upper())
 
     station.enqueue("one", "two")
     work_until_the_second_has_started(station, tmp_path, on_upkeep)
     assert [event.request_id for event in station.finished()] == [FIRST, SECOND]
-    assert "the engine's upkeep failed" in caplog.text
+    assert "the engine's upkeep failed: OSError" in caplog.text
+    assert "on_upkeep" in caplog.text
+    assert "A SECRET" not in caplog.text
 
 
 def test_the_engine_is_closed_when_the_worker_stops(station: Station) -> None:
