@@ -140,9 +140,11 @@ class Workspace:
         from api.queue.requests import RequestQueue
         from api.queue.safe_queue import SETTLING_SECONDS
 
+        heartbeat = self.settings.heartbeat_seconds
         return RequestQueue(
             connection,
             max_attempts=self.settings.max_attempts,
             request_timeout_seconds=self.settings.request_timeout_seconds,
             settling_seconds=SETTLING_SECONDS if self.redis_url else LOCAL_LEASE_SECONDS,
+            heartbeat_seconds=heartbeat if self.redis_url else min(heartbeat, LOCAL_HEARTBEAT_SECONDS),
         )

@@ -2,7 +2,7 @@
 
               pause                       three deaths in a row on its machine
  working <────────────> paused    working <──────────────────────────────────> out
-             resume                                   resume
+             resume                        resume, or workers that prove alive
 
  any of them ── drain ──> draining: the running request is finished, and the process ends
 
@@ -104,7 +104,7 @@ class Duty:
         if isinstance(answer, exceptions.ResponseError) and "WRONGTYPE" in str(answer):
             logger.error("key %s was no list of deaths: forged; deleted", deaths.row_key(self._host))
             deaths.end_rows(connection, [self._host])
-        self._row = deaths.parse(answer)
+        self._row = self._without_own(connection, deaths.parse(answer))
         out = 0 < self._limit <= self._row.in_a_row
         if out and not self._out:
             died = ", ".join(f"{death.worker} on {death.request_id}" for death in self._row.deaths)
@@ -116,3 +116,14 @@ class Duty:
         elif self._out and not out:
             logger.warning("machine %s takes requests again", self._host)
         self._out = out
+
+    def _without_own(self, connection: Redis, row: Row) -> Row:
+        """The row without the deaths of this worker, which lives and takes them back."""
+        own = [death for death in row.deaths if death.worker == self._name]
+        withdrawn = sum(deaths.withdraw(connection, self._host, death) for death in own)
+        if withdrawn:
+            logger.warning(
+                "this worker was taken for dead on %s, and lives: that does not count against machine %s",
+                *(", ".join(death.request_id for death in own), self._host),
+            )
+        return Row(tuple(death for death in row.deaths if death not in own), row.length - withdrawn)

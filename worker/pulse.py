@@ -14,6 +14,7 @@ from redis import Redis, exceptions
 
 from api.pacing import spread
 from api.queue.impostors import remove_impostors
+from api.queue.leases import LONGEST_TICK_SECONDS
 from api.queue.presence import announce, withdraw
 from api.queue.requests import cancel_key
 from api.schemas import WorkerInfo
@@ -22,7 +23,6 @@ from worker.run import Run, StopReason
 
 logger = logging.getLogger("cidermill.worker")
 
-LONGEST_TICK_SECONDS = 1.0
 MISSED_BEATS = 3
 """Heartbeats that a worker may miss before it vanishes from the list of live workers."""
 

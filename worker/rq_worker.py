@@ -73,6 +73,7 @@ class GenerationWorker(BookkeepingWorker):
                 queue_name(model, priority),
                 connection,
                 settling_seconds=settling,
+                heartbeat_seconds=settings.heartbeat_seconds,
                 taken_last=taken_last,
                 avoids=avoidance.avoids,
                 job_class=GenerationRqJob,

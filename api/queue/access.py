@@ -132,6 +132,7 @@ SADD rq:executions:x y
 SET cidermill:worker:x y
 SET cidermill:seen:x y
 DEL cidermill:seen:x cidermill:order:x cidermill:deaths:x
+LREM cidermill:deaths:x 0 y
 ZADD cidermill:seen 1 x
 ZREM cidermill:seen x
 ZREMRANGEBYRANK cidermill:seen 0 1

@@ -54,6 +54,9 @@ end
 """
 """What other scripts begin with: read(key) gives the stored fields of an entry. In place of them a number: 0 where
 there is none, and more where what is there is too large, or is no entry."""
+MOST_OF_A_NUMBER = 10**9
+"""Of seconds, which are 30 years, and of retries. Beyond that arithmetic of Python and of the server fails."""
+_NUMBERS = ("timeout", "result_ttl", "failure_ttl", "retries_left", "number_of_retries")
 _REQUIRED_FIELDS = frozenset({"data", "origin", "status", "timeout"})
 _VALID_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
@@ -109,7 +112,10 @@ class SafeJob(Job):
             super().restore(fields)
             self.prefix = read_key(fields.get(PREFIX_FIELD, b""))
             self.failure = read_failure(fields.get(FAILED_FIELD, b""))
-            if self._status == JobStatus.CREATED or not self.timeout or self.timeout < 1:
+            numbers = [getattr(self, name) for name in _NUMBERS]
+            if any(number is not None and not 0 <= number <= MOST_OF_A_NUMBER for number in numbers):
+                raise ValueError("a number out of range")
+            if self._status == JobStatus.CREATED or not self.timeout:
                 raise ValueError("status or timeout out of range")
         except Exception as error:  # whatever a forged field provokes
             raise UnreadableJob(f"job {self.id}: {type(error).__name__}") from error

@@ -63,8 +63,8 @@ def last_seen(connection: Redis) -> list[Seen]:
     return sorted((seen for seen in found if seen is not None), key=lambda seen: seen.seconds_ago)
 
 
-def host_of(connection: Redis, name: str) -> str | None:
-    """The machine of a worker that was seen of late."""
+def of_worker(connection: Redis, name: str) -> WorkerInfo | None:
+    """What a worker that was seen of late has told."""
     if not name or len(name) > LONGEST_NAME:
         return None
     try:
@@ -72,7 +72,7 @@ def host_of(connection: Redis, name: str) -> str | None:
     except ResponseError:
         return None
     info = parse_info(name.encode("utf-8", "replace"), value)
-    return info.host if info and len(info.host) <= LONGEST_NAME else None
+    return info if info and len(info.host) <= LONGEST_NAME else None
 
 
 def parse_info(name: bytes, value: bytes | Exception) -> WorkerInfo | None:

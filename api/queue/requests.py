@@ -22,7 +22,7 @@ from api.queue.impostors import remove_impostors
 from api.queue.prefix_key import PREFIX_FIELD, prefix_key
 from api.queue.quarantine import QUARANTINE_KEY
 from api.queue.results import answered
-from api.queue.safe_queue import SETTLING_SECONDS, SafeQueue
+from api.queue.safe_queue import HEARTBEAT_SECONDS, SETTLING_SECONDS, SafeQueue
 from api.queue.steps import Step
 from api.schemas import PRIORITIES, GenerationRequest, Priority
 
@@ -56,7 +56,7 @@ class RequestQueue:
     """Puts requests in, takes them out, and finds those that cannot be run.
 
     max_attempts: workers that a request may lose. request_timeout_seconds: wall time of one attempt.
-    settling_seconds: uptime of Redis below which `maintain` does nothing.
+    settling_seconds: uptime of Redis below which `maintain` does nothing. heartbeat_seconds: of the workers.
     """
 
     def __init__(
@@ -66,11 +66,13 @@ class RequestQueue:
         max_attempts: int,
         request_timeout_seconds: float,
         settling_seconds: float = SETTLING_SECONDS,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._connection = connection
         self._retry = Retry(max=max_attempts - 1, enqueue_at_front=True) if max_attempts > 1 else None
         self._timeout = math.ceil(request_timeout_seconds)
         self._settling_seconds = settling_seconds
+        self._heartbeat_seconds = heartbeat_seconds
 
     def enqueue(
         self,
@@ -184,7 +186,8 @@ class RequestQueue:
         return {model: count for model, count in waiting.items() if count}
 
     def _queue(self, name: str) -> SafeQueue:
-        return SafeQueue(name, self._connection, settling_seconds=self._settling_seconds)
+        settling, heartbeat = self._settling_seconds, self._heartbeat_seconds
+        return SafeQueue(name, self._connection, settling_seconds=settling, heartbeat_seconds=heartbeat)
 
     def _enqueue_chunk(self, queue: SafeQueue, requests: Sequence[GenerationRequest]) -> None:
         if not requests:

@@ -20,7 +20,7 @@ from rq.worker_registration import clean_worker_registry
 
 from api.queue.elsewhere import MOST_PASSED_OVER, Failure
 from api.queue.hardening import READ, SafeJob, valid_id
-from api.queue.leases import LeaseRegistry
+from api.queue.leases import LeaseRegistry, confirmed_seconds
 from api.queue.prefix_order import ROUND, ROUND_SECONDS, TAKE_IN_ORDER, TakenLast, round_key
 from api.queue.quarantine import UnreadableJob, quarantine
 
@@ -36,9 +36,7 @@ FIRST_SEEN_SECONDS = 3600
 CLEANING_SECONDS = 30
 SETTLING_SECONDS = 60.0
 """Uptime of the server below which nobody's lease is ended: after an outage the owners get time to renew."""
-
-CONFIRMED_PART = 20
-"""A lease has ended when it is still so after this part of the settling time: 3 s of 60."""
+HEARTBEAT_SECONDS = 5.0
 
 TAKE = f"""{READ}{TAKE_IN_ORDER}
 for i = 1, #KEYS, 3 do
@@ -97,11 +95,13 @@ class SafeQueue(Queue):
         connection: Redis,
         *,
         settling_seconds: float = SETTLING_SECONDS,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
         taken_last: TakenLast | None = None,
         avoids: Callable[[Failure | None], bool] = lambda _: False,
         **options: Any,
     ) -> None:
-        """settling_seconds: see SETTLING_SECONDS. taken_last: of a worker over all of its queues. avoids: whether
+        """settling_seconds: see SETTLING_SECONDS; with 0, leases are ended as soon as they are over.
+        heartbeat_seconds: of those who hold leases. taken_last: of a worker over all of its queues. avoids: whether
         that worker leaves a request that failed so to others.
 
         options: RQ's; the serializer cannot be chosen.
@@ -109,6 +109,7 @@ class SafeQueue(Queue):
         options["serializer"] = JSONSerializer
         super().__init__(name, connection=connection, **options)
         self._settling_seconds = settling_seconds
+        self._confirmed_seconds = confirmed_seconds(heartbeat_seconds) if settling_seconds > 0 else 0.0
         self.taken_last = taken_last or TakenLast()
         self.avoids = avoids
 
@@ -136,7 +137,7 @@ class SafeQueue(Queue):
         if not self.acquire_maintenance_lock():
             return
         try:
-            self.started_job_registry.reap(self, self._settling_seconds / CONFIRMED_PART)
+            self.started_job_registry.reap(self, self._confirmed_seconds)
             self.intermediate_queue.cleanup(None, self)
             self.failed_job_registry.cleanup()
             self.finished_job_registry.cleanup()

@@ -113,7 +113,7 @@ def test_the_fleet_is_shown_with_those_that_died_and_machines_that_are_out(fleet
         redis.pexpire(f"cidermill:seen:{name}", 1000 * (SEEN_SECONDS - seconds))
     with redis.pipeline() as pipeline:
         for request in ("batch_1-1", "batch_1-2"):
-            deaths.note(pipeline, "studio", Death(request, "dead"))
+            deaths.note(pipeline, "studio", Death(request, "dead", 0, 0))
         pipeline.execute()
     rows = json_lines(fleet.run("workers").stdout)
     assert [(row["name"], row["state"], round(row["last_seen"], -1), row["deaths"]) for row in rows] == [
@@ -138,7 +138,7 @@ def test_resume_lets_the_machine_of_a_worker_in_again(fleet: Mill) -> None:
     announce(redis, info("a", "m", "out"), 60)
     with redis.pipeline() as pipeline:
         for host, request in [("mini", "1"), ("mini", "2"), ("mini", "3"), ("studio", "1")]:
-            deaths.note(pipeline, host, Death(request, "w"))
+            deaths.note(pipeline, host, Death(request, "w", 0, 0))
         pipeline.execute()
     redis.rpush(orders.order_key("a"), "forged")
     done = fleet.run("worker", "resume", "a", "a")

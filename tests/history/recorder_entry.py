@@ -62,6 +62,7 @@ def main() -> None:
         max_attempts=settings.max_attempts,
         request_timeout_seconds=settings.request_timeout_seconds,
         settling_seconds=station["settling_seconds"],
+        heartbeat_seconds=settings.heartbeat_seconds,
     )
     with JournalingLedger.open(settings.ledger_path) as ledger:
         assert isinstance(ledger, JournalingLedger)

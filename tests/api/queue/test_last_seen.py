@@ -3,7 +3,7 @@
 import pytest
 from redis import Redis
 
-from api.queue.last_seen import MOST_SEEN, SEEN_KEY, SEEN_SECONDS, host_of, last_seen
+from api.queue.last_seen import MOST_SEEN, SEEN_KEY, SEEN_SECONDS, last_seen, of_worker
 from api.queue.orders import Order, give
 from api.queue.presence import announce, live_workers, withdraw
 from api.schemas import WorkerInfo
@@ -35,7 +35,9 @@ def test_a_dead_worker_is_remembered_without_its_text_and_one_that_ended_is_not(
     seen = {one.info.name: one for one in last_seen(redis)}
     assert seen.keys() == {"dead", "alive"}
     assert seen["dead"].info == _info("dead").model_copy(update={"tail": ""})
-    assert host_of(redis, "dead") == "mini"
+    dead = of_worker(redis, "dead")
+    assert dead is not None
+    assert dead.host == "mini"
     assert redis.keys("*ended*") == []
 
 
@@ -64,7 +66,7 @@ def test_what_cannot_be_read_is_nobody(redis: Redis, name: str) -> None:
     redis.set("cidermill:seen:huge", "x" * 2**20, ex=60)
     redis.set("cidermill:seen:namesake", _info("good").model_dump_json(), ex=60)
     redis.zadd(SEEN_KEY, dict.fromkeys(("list", "garbage", "huge", "namesake", "nobody", b"\xff"), 5))
-    assert host_of(redis, name) is None
+    assert of_worker(redis, name) is None
     assert [one.info.name for one in last_seen(redis)] == ["good"]
 
 
@@ -75,4 +77,4 @@ def test_a_list_of_another_type_is_empty(redis: Redis) -> None:
 
 def test_the_name_of_a_machine_has_a_length(redis: Redis) -> None:
     announce(redis, _info("w").model_copy(update={"host": "h" * 256}), 60)
-    assert host_of(redis, "w") is None
+    assert of_worker(redis, "w") is None

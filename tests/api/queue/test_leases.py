@@ -1,13 +1,17 @@
 """A request from its way out of the queue to its end, step by step as a worker takes them, and whoever cuts in."""
 
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from redis import Redis
+from redis.client import Pipeline
 from rq.executions import Execution
 
-from api.queue.hardening import SafeJob
+from api.pacing import SPREAD
+from api.queue.guarded import carry_out
+from api.queue.hardening import STORED_FIELDS, SafeJob
+from api.queue.leases import LONGEST_TICK_SECONDS, LeaseRegistry, confirmed_seconds
 from api.queue.requests import RequestQueue
 from api.queue.results import ResultsReader, publish_result
 from api.queue.safe_queue import SafeQueue
@@ -177,3 +181,179 @@ def test_an_end_is_booked_once_and_by_the_holder_alone(queue: RequestQueue, redi
     with redis.pipeline() as pipeline:
         held.started_job_registry.end(pipeline, other, job)
         assert pipeline.execute() == [0]
+
+
+def died(queue: RequestQueue, redis: Redis, count: int) -> tuple[SafeQueue, list[str]]:
+    """Requests whose worker died a second ago."""
+    ids = put(queue, count)
+    for _ in ids:
+        held, execution = take(redis, 60)
+        assert start(held, execution)
+        redis.zadd(LEASES, {execution.composite_key: redis.time()[0] - 1})
+    return held, ids
+
+
+def the_lease(redis: Redis) -> bytes:
+    [member] = cast(list[bytes], redis.zrange(LEASES, 0, -1))
+    return member
+
+
+def test_a_request_is_handed_on_however_often_other_leases_are_renewed_meanwhile(
+    queue: RequestQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, [request_id] = died(queue, redis, 1)
+    between, commit = cast(Any, Redis.execute_command), cast(Any, Pipeline.execute)
+
+    def renewed(*arguments: Any, **named: Any) -> Any:
+        between(redis, "ZADD", LEASES, time.time() + 60 + redis.zcard(LEASES), "batch_OTHER-0:e")
+        return commit(*arguments, **named)
+
+    def renewed_first(connection: Redis, *arguments: Any, **named: Any) -> Any:
+        between(redis, "ZADD", LEASES, time.time() + 60, "batch_OTHER-0:e")
+        return between(connection, *arguments, **named)
+
+    monkeypatch.setattr(Redis, "execute_command", renewed_first)
+    monkeypatch.setattr(Pipeline, "execute", renewed)
+    held.started_job_registry.reap(held)
+    monkeypatch.undo()
+    assert held.get_job_ids() == [request_id]
+    assert redis.zrange(LEASES, 0, -1) == [b"batch_OTHER-0:e"]
+
+
+@pytest.mark.parametrize("cut_in", ["renewed", "answered", "gone"])
+def test_nothing_is_done_when_the_owner_was_faster(queue: RequestQueue, redis: Redis, cut_in: str) -> None:
+    _, [request_id] = died(queue, redis, 1)
+    member = the_lease(redis)
+
+    def write(pipeline: Pipeline) -> None:
+        pipeline.set("written", 1)
+        if cut_in == "renewed":
+            redis.zadd(LEASES, {member: redis.time()[0] + 60})
+        elif cut_in == "answered":
+            publish_result(redis, answer(request_id))
+        else:
+            redis.zrem(LEASES, member)
+
+    assert carry_out(redis, LEASES, "note", member, "started", write, ended=True) is None
+    assert redis.exists("written") == 0
+
+
+def test_a_command_that_fails_on_what_is_stored_is_left_out_and_told(queue: RequestQueue, redis: Redis) -> None:
+    died(queue, redis, 1)
+    member = the_lease(redis)
+    redis.set("text", "x")
+
+    def write(pipeline: Pipeline) -> None:
+        pipeline.set("first", 1)
+        pipeline.rpush("text", "y")
+        pipeline.expire("first", 10**19)
+        pipeline.set("last", b"\xff\x00")
+
+    troubles = carry_out(redis, LEASES, "note", member, "started", write, ended=True)
+    assert troubles is not None
+    assert [trouble.split()[0] for trouble in troubles] == ["WRONGTYPE", "ERR"]
+    assert redis.mget("first", "text", "last") == [b"1", b"x", b"\xff\x00"]
+
+
+@pytest.mark.parametrize("provoked", ["an error of the server", "an error of Python"])
+def test_an_entry_that_makes_trouble_is_set_aside_and_the_next_is_handed_on(
+    queue: RequestQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch, provoked: str
+) -> None:
+    held, [bad, good] = died(queue, redis, 2)
+    move_on = LeaseRegistry._move_on
+
+    def troubled(self: LeaseRegistry, job: Any, *arguments: Any) -> None:
+        if job.id == bad and provoked == "an error of Python":
+            raise OverflowError
+        move_on(self, job, *arguments)
+        if job.id == bad:
+            arguments[-1].expire("cidermill:lost:x", 10**19)
+
+    monkeypatch.setattr(LeaseRegistry, "_move_on", troubled)
+    held.clean()
+    assert good in held.get_job_ids()
+    assert [aside.request_id for aside in queue.set_aside("m")] == [bad]
+    assert redis.zcard(LEASES) == 0
+
+
+@pytest.mark.parametrize("field", STORED_FIELDS)
+@pytest.mark.parametrize("retries", ["1", "0"])
+def test_no_field_of_an_entry_keeps_another_from_being_handed_on(
+    queue: RequestQueue, redis: Redis, field: str, retries: str
+) -> None:
+    held, [*bad, good] = died(queue, redis, len(HOSTILE_NUMBERS) + 1)
+    for request_id, value in zip(bad, HOSTILE_NUMBERS, strict=True):
+        redis.hset(f"rq:job:{request_id}", mapping=cast(Any, {"retries_left": retries, field: value}))
+    held.clean()
+    assert good in held.get_job_ids()
+    assert redis.zcard(LEASES) == 0
+    assert {aside.request_id for aside in queue.set_aside("m")} <= set(bad)
+    assert good in queue.live([*bad, good])
+
+
+HOSTILE_NUMBERS = (
+    *("9" * 400, "9" * 19, "9" * 5000, "-5", "-1", "nan", "inf", "-inf", "1e999", "abc", "", b"\xff"),
+    *("0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z", "99999-01-01T00:00:00Z"),
+)
+
+
+@pytest.mark.parametrize("name", ["timeout", "result_ttl", "failure_ttl", "retries_left", "number_of_retries"])
+@pytest.mark.parametrize("value", ["-1", str(10**9 + 1), "9" * 19, "9" * 400])
+def test_a_number_out_of_range_makes_an_entry_unreadable(
+    queue: RequestQueue, redis: Redis, name: str, value: str
+) -> None:
+    [request_id] = put(queue, 1)
+    redis.hset(f"rq:job:{request_id}", name, value)
+    assert SafeQueue.dequeue_any([SafeQueue(NAME, redis, settling_seconds=0)], None, redis) is None
+    assert [aside.request_id for aside in queue.set_aside("m")] == [request_id]
+
+
+@pytest.mark.parametrize("score", [float("-inf"), -5.0, 0.0])
+def test_a_lease_with_a_forged_end_long_ago_is_ended(queue: RequestQueue, redis: Redis, score: float) -> None:
+    held, [request_id] = died(queue, redis, 1)
+    member = the_lease(redis)
+    redis.zadd(LEASES, {member: score})
+    held.clean()
+    assert held.get_job_ids() == [request_id]
+
+
+@pytest.mark.parametrize("heartbeat", [0.1, 0.5, 1, 5, 22])
+def test_a_lease_is_confirmed_for_longer_than_its_owner_lets_pass_between_renewals(heartbeat: float) -> None:
+    tick = min(LONGEST_TICK_SECONDS, heartbeat)
+    assert confirmed_seconds(heartbeat) > heartbeat + tick * (1 + SPREAD)
+
+
+def test_a_lease_is_noted_before_its_end_so_that_it_is_handed_on_at_once(queue: RequestQueue, redis: Redis) -> None:
+    """The default lease and heartbeat; the server's clock stands in for the time that passes."""
+    held, [request_id] = died(queue, redis, 1)
+    member = the_lease(redis)
+    note = f"cidermill:ended:{member.decode()}"
+    registry, confirm = held.started_job_registry, confirmed_seconds(5)
+    for left, noted in ((38, 0), (13, 1)):
+        redis.zadd(LEASES, {member: redis.time()[0] + left})
+        registry.reap(held, confirm)
+        assert redis.exists(note) == noted
+    redis.pexpire(note, redis.pttl(note) - 6_000)
+    redis.zadd(LEASES, {member: redis.time()[0] - 1})  # not for long enough
+    registry.reap(held, confirm)
+    assert held.get_job_ids() == []
+    redis.pexpire(note, redis.pttl(note) - 1_000)
+    registry.reap(held, confirm)
+    assert held.get_job_ids() == [request_id]
+    assert redis.exists(note) == 0
+
+
+@pytest.mark.parametrize("forged", ["a list", "no end", "far away"])
+def test_a_forged_note_keeps_no_lease(queue: RequestQueue, redis: Redis, forged: str) -> None:
+    held, [request_id] = died(queue, redis, 1)
+    member = the_lease(redis)
+    note = f"cidermill:ended:{member.decode()}"
+    if forged == "a list":
+        redis.rpush(note, "x")
+    else:
+        redis.set(note, "x", px=10**12 if forged == "far away" else None)
+    held.started_job_registry.reap(held, 7)
+    assert 599_000 < redis.pttl(note) <= 600_000
+    redis.pexpire(note, 592_000)
+    held.started_job_registry.reap(held, 7)
+    assert held.get_job_ids() == [request_id]

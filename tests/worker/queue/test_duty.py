@@ -102,9 +102,10 @@ def test_a_pause_outlives_the_server_and_what_it_held(station: Station) -> None:
 
 
 def noted(redis: Redis, host: str, *requests: str) -> None:
+    """One death after the other, of workers of one name."""
     with redis.pipeline() as pipeline:
         for request in requests:
-            deaths.note(pipeline, host, Death(request, "w"))
+            deaths.note(pipeline, host, Death(request, "v", 0, 0))
         pipeline.execute()
 
 
@@ -118,10 +119,10 @@ def test_a_machine_with_three_deaths_in_a_row_is_out_until_it_is_resumed(station
     for name in ("second", "third"):
         station.start_worker(name=name, host="sick")
         wait_for_state(station, name, "out")
-    assert deaths.rows(station.redis, ["sick"])["sick"].deaths[2:] == (Death(request_id, "victim"),)
+    assert [death[:2] for death in deaths.rows(station.redis, ["sick"])["sick"].deaths[2:]] == [(request_id, "victim")]
     line = (
         "machine sick takes no more requests: 3 workers in a row died on it "
-        f"(w on batch_01DEAD-0, w on batch_01DEAD-1, victim on {request_id}); "
+        f"(v on batch_01DEAD-0, v on batch_01DEAD-1, victim on {request_id}); "
         "when it is well again: cidermill worker resume third"
     )
     assert line in station.logs()
@@ -174,3 +175,44 @@ def test_a_limit_of_0_is_none(station: Station) -> None:
     noted(station.redis, "h", *"abcdef")
     duty.look(station.redis)
     assert duty.takes_requests
+
+
+def test_a_worker_that_lives_takes_back_its_own_deaths_and_no_others(
+    station: Station, caplog: pytest.LogCaptureFixture
+) -> None:
+    duty = Duty("w", "h", 3, Shutdown(0))
+    for death in (Death("a", "w", 0, 0), Death("b", "v", 0, 0), Death("c", "v", 0, 0), Death("a", "w", 0, 0)):
+        deaths.note(station.redis, "h", death)
+    duty.look(station.redis)
+    assert duty.takes_requests
+    assert station.redis.lrange("cidermill:deaths:h", 0, -1) == [b"b v 0 0", b"c v 0 0"]
+    assert "taken for dead on a, a, and lives" in caplog.text
+    duty.answered(station.redis)  # the row is as it was left
+    assert station.redis.exists("cidermill:deaths:h") == 0
+
+
+def test_a_machine_that_slept_lets_itself_in_again(station: Station) -> None:
+    names = ["w-0", "w-1", "w-2"]
+    ids = station.enqueue("a", "b", "c", tokens=1000)
+    workers = [station.start_worker(seconds_per_token=0.2, host="slept", name=name) for name in names]
+    wait_until(lambda: len(station.starts()) == 3, "the starts")
+    for worker in workers:
+        worker.send_signal(signal.SIGSTOP)
+
+    def handed_on() -> bool:
+        station.queue.maintain(station.model)
+        return {event.request_id for event in station.pull() if event.kind == "requeued"} == set(ids)
+
+    wait_until(handed_on, "all to be handed on")
+    row = deaths.rows(station.redis, ["slept"])["slept"]
+    assert sorted(death.worker for death in row.deaths) == names
+    assert row.in_a_row == 1
+    station.queue.forget(ids)
+    for worker in workers:
+        worker.send_signal(signal.SIGCONT)
+    for name in names:
+        wait_for_state(station, name, "idle")
+    wait_until(lambda: station.redis.exists("cidermill:deaths:slept") == 0, "the end of the row")
+    assert station.logs().count("and lives: that does not count against machine slept") == 3
+    [request_id] = station.enqueue("d", first=7)
+    assert [event.request_id for event in station.wait_for_results(1)][-1] == request_id
