@@ -3,21 +3,29 @@
 A million requests of 3 kB would fill Redis and take minutes to put there. So each queue holds WINDOW of them, batches
 in the order of their submission and requests in input order, and is topped up from the ledger as workers empty it. Each
 queue, a model's of one priority, has a window of its own: a later batch of high priority waits behind nothing else.
+Large requests end it sooner, by their bytes; and while Redis is full, nothing is put there (api/queue/fullness.py).
 
 A batch is placed in a Redis by whoever submits or resumes it, and topped up by the recorder of its ledger. A mark in
 Redis says how far: of the open requests, those with an index below the mark are in Redis, the others are to come. A
 request is put there before the mark moves, so a crash in between offers it again, and what is live is skipped.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+
+from redis.exceptions import ResponseError
 
 from api.errors import LedgerError
 from api.identity import index_of
 from api.ledger.ledger import Ledger
+from api.queue.fullness import ENTRY_BYTES
 from api.queue.requests import RequestQueue
+from api.queue.steps import refused_as_full
 from api.schemas import Batch, GenerationRequest, Priority
 from api.states import BatchState
+
+logger = logging.getLogger("cidermill.queue")
 
 WINDOW = 10_000
 CHUNK = 1000
@@ -36,12 +44,27 @@ def place(ledger: Ledger, queue: RequestQueue, batch: Batch, on_placed: Told) ->
     if batch.state in (BatchState.VALIDATING, BatchState.CANCELLING):
         advice = "cancel it again" if batch.state is BatchState.CANCELLING else "submit it again"
         raise LedgerError(f"batch {batch.id} is {batch.state}, or was when its command was cut short; {advice}")
+    try:
+        return _place(ledger, queue, batch, on_placed)
+    except ResponseError as error:
+        if not refused_as_full(error):
+            raise
+        logger.warning("Redis is full: what is not there of %s is put there when there is room", batch.id)
+        return 0
+
+
+def _place(ledger: Ledger, queue: RequestQueue, batch: Batch, on_placed: Told) -> int:
     added = seen = 0
     for chunk in _chunks(ledger.open_requests(batch.id, stop=queue.start_mark(batch.id))):
         with queue.topping_up(batch.model, batch.priority, wait=True):
-            added += _put_missing(ledger, queue, chunk, batch.model, batch.priority)
-        seen += len(chunk)
+            room_bytes = queue.room(batch.model, batch.priority)
+            put, left = _put_missing(ledger, queue, chunk, batch.model, batch.priority, room_bytes)
+            if left is not None:
+                queue.move_mark(batch.id, index_of(left.request_id))
+        added, seen = added + put, seen + len(chunk)
         on_placed(seen)
+        if left is not None:
+            return added
     while True:
         with queue.topping_up(batch.model, batch.priority, wait=True):
             looked_at, put = _top_up(ledger, queue, batch.model, batch.priority)
@@ -71,25 +94,47 @@ def _top_up(ledger: Ledger, queue: RequestQueue, model: str, priority: Priority)
         room -= ledger.count_open(batch_id, stop=mark)
         if room < CHUNK:
             break
-        chunk = list(islice(ledger.open_requests(batch_id, start=mark), CHUNK))
+        room_bytes = queue.room(model, priority)
+        chunk = _fitting(islice(ledger.open_requests(batch_id, start=mark), CHUNK), room_bytes)
         if chunk:
-            added = _put_missing(ledger, queue, chunk, model, priority)
+            added, _ = _put_missing(ledger, queue, chunk, model, priority, room_bytes)
             queue.move_mark(batch_id, index_of(chunk[-1].request_id) + 1)
             return len(chunk), added
+        if not room_bytes:
+            break
     return 0, 0
 
 
 def _put_missing(
-    ledger: Ledger, queue: RequestQueue, requests: Sequence[GenerationRequest], model: str, priority: Priority
-) -> int:
+    ledger: Ledger,
+    queue: RequestQueue,
+    requests: Sequence[GenerationRequest],
+    model: str,
+    priority: Priority,
+    room_bytes: int,
+) -> tuple[int, GenerationRequest | None]:
+    """Returns how many were added, and the first that there was no room for."""
     missing = _missing(ledger, queue, requests)
     if not missing:
-        return 0
-    added = queue.enqueue(missing, model=model, priority=priority)
-    settled = _settled(ledger, queue, [request.request_id for request in missing])
+        return 0, None
+    fitting = _fitting(missing, room_bytes)
+    left = missing[len(fitting)] if len(fitting) < len(missing) else None
+    added = queue.enqueue(fitting, model=model, priority=priority)
+    settled = _settled(ledger, queue, [request.request_id for request in fitting])
     if settled:
         queue.forget(settled)
-    return added - len(settled)
+    return added - len(settled), left
+
+
+def _fitting(requests: Iterable[GenerationRequest], room_bytes: int) -> list[GenerationRequest]:
+    """The first of them, as many as there is room for: one at least, where there is any."""
+    found: list[GenerationRequest] = []
+    for request in requests:
+        if room_bytes <= 0:
+            break
+        found.append(request)
+        room_bytes -= ENTRY_BYTES + len(request.model_dump_json(exclude_defaults=True))
+    return found
 
 
 def _settled(ledger: Ledger, queue: RequestQueue, request_ids: Sequence[str]) -> list[str]:

@@ -15,6 +15,7 @@ _CONNECTION = "PING\nINFO server\nACL WHOAMI\nTIME\nEVAL script 0\nDEL cidermill
 
 _PRODUCER = f"""{_CONNECTION}
 HMGET rq:job:x status
+HSTRLEN rq:job:x data
 HEXISTS cidermill:quarantine x
 HSET rq:job:x status queued
 SADD rq:queues x

@@ -9,6 +9,8 @@ from redis import Redis
 from redis.exceptions import LockError, LockNotOwnedError
 from redis.lock import Lock
 
+from api.queue.steps import Step
+
 logger = logging.getLogger("cidermill.queue")
 
 KEEP_SECONDS = 30 * 24 * 3600
@@ -31,7 +33,9 @@ def turn_key(queue: str) -> str:
 
 def start(connection: Redis, batch_id: str) -> int:
     """The mark of the batch, which is 0 where there was none."""
-    connection.set(mark_key(batch_id), 0, nx=True, ex=KEEP_SECONDS)
+    with Step(connection) as pipeline:  # also where the server is full: so a recorder knows of the batch
+        pipeline.set(mark_key(batch_id), 0, nx=True, ex=KEEP_SECONDS)
+        pipeline.execute()
     return read(connection, [batch_id]).get(batch_id, 0)
 
 

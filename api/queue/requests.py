@@ -15,7 +15,7 @@ from rq import Retry
 from rq.job import JobStatus
 from rq.queue import EnqueueData
 
-from api.queue import attempts, entries, marks
+from api.queue import attempts, entries, fullness, marks
 from api.queue.deadlines import on_server_clock
 from api.queue.hardening import JOB_NAME, SafeJob
 from api.queue.impostors import remove_impostors
@@ -130,6 +130,10 @@ class RequestQueue:
         with Step(self._connection) as pipeline:
             pipeline.set(cancel_key(batch_id), 1, ex=CANCELLED_SECONDS)
             pipeline.execute()
+
+    def room(self, model: str, priority: Priority) -> int:
+        """Bytes of requests that may be put into a queue now (api/queue/fullness.py)."""
+        return fullness.room(self._connection, self._queue(queue_name(model, priority)).key)
 
     def withdraw(self, request_ids: Sequence[str], *, batch_id: str) -> None:
         """Take queued requests out, and stop the batch."""

@@ -12,11 +12,10 @@ from rq.utils import get_version
 from api.errors import QueueError
 from api.queue.access import ROLES, Role
 from api.queue.connection import LOOPBACK_HOSTS, connect
+from api.queue.fullness import FULL
 from api.queue.leases import server_time
 
 SKEW_SECONDS = 5.0
-FULL = 0.8
-"""The share of the memory limit above which it is time to do something."""
 
 
 class Finding(NamedTuple):

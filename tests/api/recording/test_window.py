@@ -1,5 +1,6 @@
 """The window of each queue, made small: 6 requests, put there 2 at a time."""
 
+import random
 import threading
 
 import pytest
@@ -12,6 +13,7 @@ from api.errors import LedgerError
 from api.identity import new_batch_id
 from api.ledger.connection import writing
 from api.ledger.tables import BATCHES
+from api.queue import fullness
 from api.queue.marks import turn
 from api.queue.requests import SafeQueue, queue_name
 from api.schemas import Batch, Priority, RequestBody
@@ -42,6 +44,23 @@ def enter(station: Station, count: int, priority: Priority = "normal") -> Batch:
 
 def put(station: Station, batch: Batch) -> int:
     return place(station.ledger, station.queue, batch, lambda _: None)
+
+
+def long_ones(station: Station, count: int, characters: int) -> Batch:
+    return station.ledger.create_batch(
+        batch_id=new_batch_id(),
+        model=MODEL,
+        priority="normal",
+        input_path="in.jsonl",
+        input_sha256="00",
+        fingerprint="f",
+        output_path=None,
+        output_format="jsonl",
+        lines=[
+            InputLine(n + 1, f"c{n}", RequestBody(prompt=random.Random(n).randbytes(characters // 2).hex()))
+            for n in range(count)
+        ],
+    )
 
 
 def ids(batch: Batch, *indices: int) -> list[str]:
@@ -188,3 +207,47 @@ def test_the_recorder_tops_up_what_it_has_recorded(station: Station) -> None:
         stop.set()
         thread.join(10)
     assert station.waiting() == ids(batch, *range(8))  # the scripted answers were published without taking the entries
+
+
+def test_large_requests_end_the_window_by_their_bytes(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes some 22 kB as it is counted, and 12 kB compressed: two fit in 40 kB, a third and fourth not."""
+    monkeypatch.setattr(fullness, "QUEUE_BYTES", 40_000)
+    batch = long_ones(station, 5, 20_000)
+    assert put(station, batch) == 3
+    assert waiting(station, "normal") == ids(batch, 0, 1, 2)
+    assert top_up(station.ledger, station.queue) == 0
+    answer(station, *ids(batch, 0, 1))
+    assert top_up(station.ledger, station.queue) == 2
+    assert waiting(station, "normal") == ids(batch, 2, 3, 4)
+
+
+def test_a_request_that_is_larger_than_the_window_goes_alone(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fullness, "QUEUE_BYTES", 5_000)
+    batch = long_ones(station, 2, 20_000)
+    assert put(station, batch) == 1
+    answer(station, *ids(batch, 0))
+    station.redis.delete(f"rq:queue:{MODEL}:normal")
+    assert top_up(station.ledger, station.queue) == 1
+    assert waiting(station, "normal") == ids(batch, 1)
+
+
+def test_nothing_is_put_into_a_redis_that_is_nearly_full(station: Station) -> None:
+    """Neither when a batch is placed, nor later, nor what Redis has lost; and then all of it."""
+    earlier = enter(station, 1)
+    assert put(station, earlier) == 1
+    used = station.redis.info("memory")["used_memory"]
+    station.redis.config_set("maxmemory", int(used / 0.85))
+    batch = enter(station, 3)
+    assert put(station, batch) == 0
+    assert top_up(station.ledger, station.queue) == 0
+    station.queue.forget(ids(earlier, 0))
+    assert put(station, earlier) == 0
+    assert station.queue.marks([earlier.id, batch.id]) == {earlier.id: 0, batch.id: 0}
+    station.redis.config_set("maxmemory", 1)
+    third = enter(station, 1)
+    assert put(station, third) == 0
+    assert waiting(station, "normal") == []
+    station.redis.config_set("maxmemory", 0)
+    while top_up(station.ledger, station.queue):
+        pass
+    assert waiting(station, "normal") == [*ids(earlier, 0), *ids(batch, 0, 1, 2), *ids(third, 0)]
