@@ -19,7 +19,7 @@ PASSING_ERRORS = (RedisError, QueueError, LedgerError, StorageError)
 
 
 class Duty:
-    """name: in the log. perform: does some of it; whether there is more to do at once. seconds: if not, until the next."""
+    """name: in the log. perform: does some of it; whether there is more to do at once. seconds: else until the next."""
 
     def __init__(self, name: str, perform: Callable[[], object], seconds: float) -> None:
         self.name = name

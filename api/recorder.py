@@ -20,6 +20,7 @@ from api.ledger.ledger import Ledger
 from api.queue.impostors import remove_impostors
 from api.queue.requests import RequestQueue
 from api.queue.results import GROUP, ResultsReader
+from api.reconciling import forgotten, reconcile
 from api.refused import record_apart
 from api.schemas import RequestEvent
 from api.set_aside import give_up
@@ -29,6 +30,7 @@ logger = logging.getLogger("cidermill.recorder")
 
 HOUSEKEEPING_SECONDS = 5.0
 EXPIRY_SECONDS = 1.0
+RECONCILING_SECONDS = 1.0
 TOP_UP_SECONDS = 1.0
 """Between two looks at windows that were full; one that was not is topped up again after the next step."""
 
@@ -62,6 +64,7 @@ class Recorder:
         self._queue = queue
         self._reader = reader
         self._on_finished = on_finished or (lambda _: None)
+        self._reconciled = False
 
     def step(self, block_ms: int = 1000) -> int:
         """Read once, record in one transaction, acknowledge; returns the number of entries.
@@ -86,18 +89,32 @@ class Recorder:
         """For the models of open batches: bring back requests of dead workers, fail those that were set aside."""
         for model in self._ledger.open_models():
             self._queue.maintain(model)
-            for request_id in give_up(self._ledger, self._queue, model):
-                self._on_finished(request_id)
+            self._give_up(model)
+
+    def reconcile(self) -> None:
+        """Put back what Redis has lost: at first, and whenever Redis has forgotten a batch or the results stream."""
+        if self._reader.started_over or forgotten(self._ledger, self._queue):
+            self._reconciled = self._reader.started_over = False
+        if not self._reconciled:
+            for model in self._ledger.open_models():
+                self._give_up(model)  # they are open in the ledger, and are not to run again
+            reconcile(self._ledger, self._queue)
+            self._reconciled = True
 
     def run(self, stop: threading.Event) -> None:
         """Record and keep house until `stop`, waiting out errors that pass."""
         duties = [
             Duty("recording", self.step, 0.0),
             Duty("expiry", lambda: expire_overdue(self._ledger, self._queue), EXPIRY_SECONDS),
+            Duty("reconciling", self.reconcile, RECONCILING_SECONDS),
             Duty("housekeeping", self.housekeeping, HOUSEKEEPING_SECONDS),
             Duty("topping up", lambda: top_up(self._ledger, self._queue), TOP_UP_SECONDS),
         ]
         perform(duties, stop, logger, self._mend)
+
+    def _give_up(self, model: str) -> None:
+        for request_id in give_up(self._ledger, self._queue, model):
+            self._on_finished(request_id)
 
     def _record(self, events: Sequence[RequestEvent]) -> list[str]:
         try:
@@ -108,5 +125,5 @@ class Recorder:
     def _mend(self, error: Exception) -> None:
         if "WRONGTYPE" in str(error):
             with suppress(*PASSING_ERRORS):
-                batches = [batch_id for batch_id, *_ in self._ledger.running_batches()]
+                batches = [batch.id for batch in self._ledger.running_batches()]
                 self._queue.remove_impostors(self._ledger.open_models(), batches)

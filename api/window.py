@@ -8,6 +8,8 @@ Large requests end it sooner, by their bytes; and while Redis is full, nothing i
 A batch is placed in a Redis by whoever submits or resumes it, and topped up by the recorder of its ledger. A mark in
 Redis says how far: of the open requests, those with an index below the mark are in Redis, the others are to come. A
 request is put there before the mark moves, so a crash in between offers it again, and what is live is skipped.
+
+Where the mark is gone, the server has forgotten all it had; the recorder mends that (api/reconciling.py).
 """
 
 import logging
@@ -19,6 +21,7 @@ from redis.exceptions import ResponseError
 from api.errors import LedgerError
 from api.identity import index_of
 from api.ledger.ledger import Ledger
+from api.ledger.records import RunningBatch
 from api.queue.fullness import ENTRY_BYTES
 from api.queue.requests import RequestQueue
 from api.queue.steps import refused_as_full
@@ -54,17 +57,8 @@ def place(ledger: Ledger, queue: RequestQueue, batch: Batch, on_placed: Told) ->
 
 
 def _place(ledger: Ledger, queue: RequestQueue, batch: Batch, on_placed: Told) -> int:
-    added = seen = 0
-    for chunk in _chunks(ledger.open_requests(batch.id, stop=queue.start_mark(batch.id))):
-        with queue.topping_up(batch.model, batch.priority, wait=True):
-            room_bytes = queue.room(batch.model, batch.priority)
-            put, left = _put_missing(ledger, queue, chunk, batch.model, batch.priority, room_bytes)
-            if left is not None:
-                queue.move_mark(batch.id, index_of(left.request_id))
-        added, seen = added + put, seen + len(chunk)
-        on_placed(seen)
-        if left is not None:
-            return added
+    ledger.note_placed(batch.id, queue.address)
+    seen, added = put_back(ledger, queue, batch, on_placed)
     while True:
         with queue.topping_up(batch.model, batch.priority, wait=True):
             looked_at, put = _top_up(ledger, queue, batch.model, batch.priority)
@@ -74,13 +68,29 @@ def _place(ledger: Ledger, queue: RequestQueue, batch: Batch, on_placed: Told) -
         on_placed(seen)
 
 
+def put_back(ledger: Ledger, queue: RequestQueue, batch: Batch | RunningBatch, on_placed: Told) -> tuple[int, int]:
+    """Put what is missing below the mark of a batch. Returns how many were looked at, and how many added."""
+    seen = added = 0
+    for chunk in _chunks(ledger.open_requests(batch.id, stop=queue.start_mark(batch.id))):
+        with queue.topping_up(batch.model, batch.priority, wait=True):
+            room_bytes = queue.room(batch.model, batch.priority)
+            put, left = _put_missing(ledger, queue, chunk, batch.model, batch.priority, room_bytes)
+            if left is not None:
+                queue.move_mark(batch.id, index_of(left.request_id))
+        added, seen = added + put, seen + len(chunk)
+        on_placed(seen)
+        if left is not None:
+            break
+    return seen, added
+
+
 def top_up(ledger: Ledger, queue: RequestQueue) -> int:
     """Put one chunk into each queue that has room for it, of batches that were placed; returns how many were looked at.
 
     A queue that somebody else tops up at this moment is left to them.
     """
     total = 0
-    for model, priority in dict.fromkeys((model, priority) for _, model, priority in ledger.running_batches()):
+    for model, priority in dict.fromkeys((batch.model, batch.priority) for batch in ledger.running_batches()):
         with queue.topping_up(model, priority, wait=False) as ours:
             total += _top_up(ledger, queue, model, priority)[0] if ours else 0
     return total
@@ -88,7 +98,8 @@ def top_up(ledger: Ledger, queue: RequestQueue) -> int:
 
 def _top_up(ledger: Ledger, queue: RequestQueue, model: str, priority: Priority) -> tuple[int, int]:
     """The next chunk of the first placed batch that has one. Returns how many were looked at, and how many added."""
-    ids = [batch_id for batch_id, *of in ledger.running_batches() if of == [model, priority]]
+    batches = ledger.running_batches()
+    ids = [batch.id for batch in batches if (batch.model, batch.priority) == (model, priority)]
     room = WINDOW
     for batch_id, mark in queue.marks(ids).items():
         room -= ledger.count_open(batch_id, stop=mark)

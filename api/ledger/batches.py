@@ -10,12 +10,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, delete, func, insert, or_, select, update
 
-from api.choices import Priority
 from api.dataset.request_line import InputLine, LineError, default_custom_id
 from api.errors import LedgerError, NotFoundError
 from api.identity import BATCH_PREFIX, request_id
 from api.ledger import counts, tallies
-from api.ledger.records import batch_of_row
+from api.ledger.records import RunningBatch, batch_of_row
 from api.ledger.rows import failed_row
 from api.ledger.tables import BATCHES, EVENTS, REQUESTS, RESULTS
 from api.schemas import Batch, RequestError
@@ -153,11 +152,11 @@ def open_models(connection: Connection) -> list[str]:
     return list(connection.execute(select(BATCHES.c.model).where(is_open).distinct()).scalars())
 
 
-def running_batches(connection: Connection) -> list[tuple[str, str, Priority]]:
-    """Id, model and priority of batches in progress, oldest first."""
+def running_batches(connection: Connection) -> list[RunningBatch]:
+    """Batches in progress, oldest first."""
     c = BATCHES.c
-    query = select(c.id, c.model, c.priority).where(c.state == BatchState.IN_PROGRESS.value)
-    return [(row[0], row[1], row[2]) for row in connection.execute(query.order_by(c.created_at, c.id))]
+    query = select(c.id, c.model, c.priority, c.placed_in).where(c.state == BatchState.IN_PROGRESS.value)
+    return [RunningBatch(*row) for row in connection.execute(query.order_by(c.created_at, c.id))]
 
 
 def overdue_batches(connection: Connection, now: float) -> list[str]:

@@ -22,7 +22,14 @@ from api.ledger import batches, recording, statistics
 from api.ledger.connection import create_file, open_engine, reading, writing
 from api.ledger.history import events_of, queued_entry, queued_requests, requests_named
 from api.ledger.migrate import migrate
-from api.ledger.records import BatchStats, HistoryEntry, RecordedRequest, generation_request, recorded_request
+from api.ledger.records import (
+    BatchStats,
+    HistoryEntry,
+    RecordedRequest,
+    RunningBatch,
+    generation_request,
+    recorded_request,
+)
 from api.ledger.tables import BATCHES, EVENTS, OPEN, REQUESTS, RESULTS
 from api.schemas import Batch, GenerationRequest, RequestError, RequestEvent
 from api.states import FINAL_REQUEST_STATES, RequestState
@@ -164,6 +171,11 @@ class Ledger:
             batches.load_batch(connection, batch_id)
             connection.execute(update(BATCHES).where(BATCHES.c.id == batch_id).values(delivered_at=time.time()))
 
+    def note_placed(self, batch_id: str, address: str) -> None:
+        """Remember into which Redis a batch is put."""
+        with writing(self.engine, self.path) as connection:
+            connection.execute(update(BATCHES).where(BATCHES.c.id == batch_id).values(placed_in=address))
+
     def record(self, events: Sequence[RequestEvent]) -> list[str]:
         """Enter events, all or none; returns the ids that became final by this.
 
@@ -239,8 +251,8 @@ class Ledger:
         with reading(self.engine, self.path) as connection:
             return int(connection.scalar(query) or 0)
 
-    def running_batches(self) -> list[tuple[str, str, Priority]]:
-        """Id, model and priority of batches in progress, oldest first."""
+    def running_batches(self) -> list[RunningBatch]:
+        """Batches in progress, oldest first."""
         with reading(self.engine, self.path) as connection:
             return batches.running_batches(connection)
 

@@ -1,8 +1,9 @@
 """What the ledger tells about one request, one batch's delivery, and one moment of a request's life."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from api.choices import Priority
 from api.ledger.rows import result_of, stats_of
 from api.schemas import Batch, GenerationRequest, GenerationResult, JobStats, RequestBody, RequestCounts
 from api.states import BatchState, RequestState
@@ -34,6 +35,15 @@ class RecordedRequest:
     finished_at: float | None
     result: GenerationResult | None
     stats: JobStats | None
+
+
+class RunningBatch(NamedTuple):
+    """A batch in progress. placed_in: the address of the Redis that it was last put into, if any."""
+
+    id: str
+    model: str
+    priority: Priority
+    placed_in: str | None
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from sqlalchemy import (
 from api.ledger.columns import JsonText, SafeText
 from api.states import OPEN_REQUEST_STATES, BatchState, RequestState
 
-REVISION = "0008"
+REVISION = "0009"
 """The migration that these tables correspond to."""
 
 
@@ -79,10 +79,11 @@ BATCHES = Table(
     Column("failed", Integer, server_default="0", nullable=False),
     Column("cancelled", Integer, server_default="0", nullable=False),
     Column("expired", Integer, server_default="0", nullable=False),
+    Column("placed_in", SafeText),
     CheckConstraint(_one_of("state", BatchState), name="state"),
 )
 """expires_at: the deadline, on the clock of the ledger's machine; NULL where there is none. queued to expired: how many
-of its requests are in that state.
+of its requests are in that state. placed_in: the address of the Redis that it was last put into, NULL before that.
 """
 
 REQUESTS = Table(

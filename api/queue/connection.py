@@ -2,6 +2,7 @@
 
 import logging
 import re
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from redis import Redis, exceptions
@@ -64,6 +65,17 @@ def connect(url: str, *, patience_seconds: float = 10, client: type[Redis] = Red
 def set_patience(connection: Redis, seconds: float) -> None:
     """How long, about, commands are tried again from now on."""
     connection.set_retry(_retry(seconds))
+
+
+def address(connection: Redis) -> str:
+    """Which Redis a connection leads to, without user and password: HOST:PORT/DATABASE, or PATH/DATABASE of a socket.
+
+    The names of the loopback interface are one.
+    """
+    options: dict[str, Any] = connection.connection_pool.connection_kwargs
+    host, database = options.get("host", "localhost"), options.get("db") or 0
+    place = options.get("path") or f"{'localhost' if host in LOOPBACK_HOSTS else host}:{options.get('port', 6379)}"
+    return f"{place}/{database}"
 
 
 def redacted(url: str) -> str:

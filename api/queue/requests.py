@@ -16,6 +16,7 @@ from rq.job import JobStatus
 from rq.queue import EnqueueData
 
 from api.queue import attempts, entries, fullness, marks
+from api.queue.connection import address
 from api.queue.deadlines import on_server_clock
 from api.queue.hardening import JOB_NAME, SafeJob
 from api.queue.impostors import remove_impostors
@@ -73,6 +74,11 @@ class RequestQueue:
         self._timeout = math.ceil(request_timeout_seconds)
         self._settling_seconds = settling_seconds
         self._heartbeat_seconds = heartbeat_seconds
+
+    @property
+    def address(self) -> str:
+        """Which Redis this is (api/queue/connection.py)."""
+        return address(self._connection)
 
     def enqueue(
         self,

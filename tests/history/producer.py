@@ -21,13 +21,15 @@ from api.ledger.ledger import Ledger
 from api.ledger.tables import BATCHES, EVENTS, REQUESTS, RESULTS
 from api.queue.requests import RequestQueue
 from api.schemas import PRIORITIES, RequestBody
+from api.states import BatchState
 from api.submission import requeue_missing
+from api.window import place
 from tests.history.fleet import MODEL
 from tests.history.history import Accepted, BatchRow, Row
+from tests.history.timed_queue import OVERDUE_TOKENS, TimedQueue
 from tests.history.worker_entry import DEADLY
 from tests.worker.scripted_engine import scripted_text
 
-OVERDUE_TOKENS, OVERDUE_SECONDS = 1000, 1
 BRIEF_SECONDS = (0.2, 2.0)
 """Deadlines of batches, from their entry."""
 HEADER = 300
@@ -42,7 +44,6 @@ class Producer:
         self.accepted: dict[str, Accepted] = {}
         self._chance = random.Random(seed)
         self._seed, self._settling_seconds = seed, settling_seconds
-        self._timeouts: dict[str, float] = {}
         self._entered = 0
 
     def enter(self, size: int, redis: Redis, expires_seconds: float | None = None) -> None:
@@ -68,9 +69,8 @@ class Producer:
             text = scripted_text(prompt, tokens)
             own = request_id(batch_id, index)
             expected.append(Accepted(own, batch_id, text, deadly, overdue, expires_at, failing))
-        self._timeouts[batch_id] = OVERDUE_SECONDS if overdue else 600
         priority = cast(Priority, self._chance.choice(PRIORITIES)) if expires_at is None else "high"
-        self.ledger.create_batch(
+        batch = self.ledger.create_batch(
             batch_id=batch_id,
             model=MODEL,
             priority=priority,
@@ -83,22 +83,23 @@ class Producer:
             expires_at=expires_at,
         )
         self.accepted |= {one.request_id: one for one in expected}
-        self._queue(redis, batch_id).enqueue(self.ledger.open_requests(batch_id), model=MODEL, priority=priority)
+        place(self.ledger, self._queue(redis), batch, lambda _: None)
 
     def cancel(self, redis: Redis) -> None:
         """The oldest batch that has something open."""
         for batch_id in self.open_batches()[:1]:
-            cancel(self.ledger, self._queue(redis, batch_id), batch_id)
+            cancel(self.ledger, self._queue(redis), batch_id)
 
     def resume(self, redis: Redis) -> None:
-        """Put back what is open and unknown to Redis."""
+        """Put back what is open and unknown to Redis, or go on cancelling it."""
         for batch_id in self.open_batches():
-            requeue_missing(self.ledger, self._queue(redis, batch_id), batch_id)
+            cancelling = self.ledger.batch(batch_id).state is BatchState.CANCELLING
+            go_on = cancel if cancelling else requeue_missing
+            go_on(self.ledger, self._queue(redis), batch_id)
 
     def waiting(self, redis: Redis) -> int:
         """Requests that nobody has taken."""
-        queue = RequestQueue(redis, max_attempts=2, request_timeout_seconds=600)
-        return sum(queue.depth(MODEL).values())
+        return sum(self._queue(redis).depth(MODEL).values())
 
     def open_count(self) -> int:
         return sum(batch.counts.total - batch.counts.finished for batch in self.ledger.batches(limit=10**6))
@@ -108,13 +109,9 @@ class Producer:
         found = self.ledger.batches(limit=10**6)
         return [batch.id for batch in reversed(found) if batch.counts.finished < batch.counts.total]
 
-    def _queue(self, redis: Redis, batch_id: str) -> RequestQueue:
-        return RequestQueue(
-            redis,
-            max_attempts=2,
-            request_timeout_seconds=self._timeouts[batch_id],
-            settling_seconds=self._settling_seconds,
-        )
+    def _queue(self, redis: Redis) -> RequestQueue:
+        settling = self._settling_seconds
+        return TimedQueue(redis, max_attempts=2, request_timeout_seconds=600, settling_seconds=settling)
 
     def rows(self) -> dict[str, Row]:
         """The requests as the tables have them, read without the code under test."""

@@ -15,12 +15,12 @@ from pathlib import Path
 import api.recorder
 from api.ledger.ledger import Ledger
 from api.queue.connection import connect
-from api.queue.requests import RequestQueue
 from api.queue.results import ResultsReader
 from api.recorder import Recorder, reader_of
 from api.schemas import RequestEvent
 from api.settings import load_settings
 from tests.history.control import Journal, Trap, full_disk
+from tests.history.timed_queue import TimedQueue
 
 
 class JournalingLedger(Ledger):
@@ -57,7 +57,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     assert settings.redis_url is not None
     connection = connect(settings.redis_url.get_secret_value(), patience_seconds=1)
-    queue = RequestQueue(
+    queue = TimedQueue(
         connection,
         max_attempts=settings.max_attempts,
         request_timeout_seconds=settings.request_timeout_seconds,

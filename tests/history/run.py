@@ -159,8 +159,7 @@ class Run:
 
         def up() -> None:
             self.fleet.start_server()
-            self._server_is_back()
-            self._to_resume = self._to_resume or lose
+            self._server_is_back()  # what it has lost, the recorder queues again by itself
 
         self._after(fault.seconds, up)
 

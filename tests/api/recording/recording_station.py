@@ -106,9 +106,9 @@ class Station:
         job.set_status("failed")
         queue.failed_job_registry.add(job)
 
-    def enter(self, count: int, *, expires_at: float | None = None) -> Batch:
-        """A batch in the ledger, nothing of it in Redis."""
-        return self.ledger.create_batch(
+    def enter(self, count: int, *, expires_at: float | None = None, ledger: Ledger | None = None) -> Batch:
+        """A batch in the ledger, or in another one; nothing of it in Redis."""
+        return (ledger or self.ledger).create_batch(
             batch_id=new_batch_id(),
             model=MODEL,
             priority="normal",
