@@ -99,7 +99,7 @@ class Pulse(threading.Thread):
             if time.monotonic() >= self._next_beat:
                 if renew(self._connection):
                     run.renewed()
-                else:
+                elif not run.told:  # else its own worker has ended the lease
                     run.lost()
                 self._next_beat = time.monotonic() + self._heartbeat_seconds
             if self._connection.exists(cancel_key(run.batch_id)):
