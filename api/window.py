@@ -57,7 +57,10 @@ def place(ledger: Ledger, queue: RequestQueue, batch: Batch, on_placed: Told) ->
 
 
 def _place(ledger: Ledger, queue: RequestQueue, batch: Batch, on_placed: Told) -> int:
-    ledger.note_placed(batch.id, queue.address)
+    try:
+        queue.start_mark(batch.id)
+    finally:  # after the mark: a recorder takes a placed batch without one for forgotten
+        ledger.note_placed(batch.id, queue.address)
     seen, added = put_back(ledger, queue, batch, on_placed)
     while True:
         with queue.topping_up(batch.model, batch.priority, wait=True):

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 from recording_station import MODEL, Station, finished, running, wait_until
 from redis import Redis
+from redis.exceptions import RedisError
 
 from api import window
 from api.ledger.ledger import Ledger
 from api.queue.connection import address
+from api.queue.marks import mark_key, turn_key
 from api.queue.requests import RequestQueue
 from api.queue.results import RESULTS_STREAM, publish_result
 from api.queue.server import PrivateServer
@@ -75,6 +77,32 @@ def test_answers_that_went_with_the_results_stream_are_asked_for_again(
     recorder.reconcile()
     assert station.waiting() == ids(batch, 0, 2, 1)
     assert f"Redis had lost 1 requests of batch {batch.id}: they are queued again" in caplog.text
+
+
+def test_a_batch_that_redis_was_away_for_is_placed_when_it_is_back(station: Station) -> None:
+    batch = station.enter(3)
+    station.kill_server()
+    with pytest.raises(RedisError):
+        place(station.ledger, station.queue, batch, lambda _: None)
+    station.start_server()
+    with running(station.recorder()):
+        wait_until(lambda: station.waiting() == ids(batch, 0, 1, 2), "the window")
+
+
+@pytest.mark.parametrize("kind", ["text", "list"])
+def test_nonsense_in_place_of_a_mark_stops_no_recorder(station: Station, kind: str) -> None:
+    forged, other = placed(station, 3), station.enter(2)
+    station.queue.forget(ids(forged, 1))
+    station.redis.delete(mark_key(forged.id))
+    if kind == "text":
+        station.redis.set(mark_key(forged.id), "abc")
+    else:
+        station.redis.rpush(mark_key(forged.id), "abc")
+    station.redis.set(turn_key(f"{MODEL}:normal"), "x")
+    with running(station.recorder()):
+        wait_until(lambda: station.waiting() == ids(forged, 0, 2, 1), "the window")
+        place(station.ledger, station.queue, other, lambda _: None)
+    assert station.waiting() == ids(forged, 0, 2, 1) + ids(other, 0, 1)
 
 
 def test_what_has_waited_all_along_is_not_queued_again(station: Station, caplog: pytest.LogCaptureFixture) -> None:
