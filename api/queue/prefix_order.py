@@ -26,6 +26,7 @@ themselves, since each stays with the one it has.
 from dataclasses import dataclass
 
 from api.queue.prefix_key import LONGEST_KEY, PREFIX_FIELD, RUNG_CHARACTERS
+from api.queue.steps import NOTHING_KEY
 
 ROUND = 64
 ROUND_SECONDS = 600
@@ -44,8 +45,9 @@ local function shared_with(own, id)
 end
 
 local function move(list, intermediate, id)
-  redis.call('LREM', list, 1, id)  -- first, as all that frees: a full server would refuse a script that begins to grow
-  redis.call('RPUSH', intermediate, id)
+  redis.call('DEL', '{NOTHING_KEY}') -- a full server refuses a script that begins with what grows
+  redis.call('RPUSH', intermediate, id) -- before it leaves the list: this fails where the key is a forged one
+  redis.call('LREM', list, 1, id)
   local key = 'rq:job:' .. id
   if redis.call('TYPE', key).ok == 'hash' then redis.call('HSET', key, 'taken', 1) end
   return id
