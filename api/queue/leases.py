@@ -129,6 +129,12 @@ class LeaseRegistry(StartedJobRegistry):
     def cleanup(self, timestamp: float | None = None, exception_handlers: list[Any] | None = None) -> None:
         """Do nothing: RQ calls this whenever somebody looks, without a lock, and so doubled jobs. See `reap`."""
 
+    @staticmethod
+    def parse_job_id(entry: str | bytes) -> str:
+        """The request of a lease, also of a forged one, with which RQ's would end whoever looks."""
+        text = entry.decode("utf-8", "replace") if isinstance(entry, bytes) else entry
+        return text.partition(":")[0]
+
     def add_execution(self, execution: Execution, pipeline: "Pipeline", ttl: int = 0, xx: bool = False) -> int:
         """Make a lease of `ttl` seconds from the moment at which the server runs the pipeline."""
         assert not xx, "a lease is renewed by `renew`"
@@ -185,7 +191,7 @@ class LeaseRegistry(StartedJobRegistry):
         """
         looked = (self.key, ENDED, f"{confirm_seconds:.3f}", str(MOST_LEASES), str(ENDED_SEEN_MS))
         for member in cast(list[bytes], self.connection.eval(LOOK, 1, *looked)):
-            job_id = member.decode("utf-8", "replace").partition(":")[0]
+            job_id = self.parse_job_id(member)
             try:
                 self._reap_one(member, job_id, queue)
             except RedisError:

@@ -94,6 +94,21 @@ FORGERIES: dict[str, Callable[[Redis], object]] = {
     "data that is no JSON": _set(data=b"\xff\xfe"),
     "deep JSON": _set(data=zlib.compress(b"[" * 200_000)),
     "retries": _set(retries_left="many"),
+    **{
+        f"timeout of {len(value)} {value[:4]}": _set(timeout=value)
+        for value in ("9" * 400, "9" * 19, "-5", "nan", "1e999", "1000000001")
+    },
+    "timeout that is no text": _set(timeout=b"\xff"),
+    "retries of 400 digits": _set(retries_left="9" * 400, number_of_retries="9" * 19),
+    "lifetimes of 400 digits": _set(result_ttl="9" * 400, failure_ttl="9" * 400),
+    "numbers of the payload": _set(
+        data=zlib.compress(
+            json.dumps([JOB_NAME, None, [{"request_id": BAD, "prompt": "p", "expires_at": 1, "seed": 2}], {}])
+            .replace('"expires_at": 1', '"expires_at": 1e999')
+            .replace('"seed": 2', f'"seed": {"9" * 400}')
+            .encode()
+        )
+    ),
     "other queue": _set(origin="scripted:high"),
     "rate limit": _set(rate_limit_key="x", rate_limit_concurrency="0"),
     "repeat": _set(repeats_left="9", repeat_intervals="[0]"),
@@ -105,6 +120,7 @@ FORGERIES: dict[str, Callable[[Redis], object]] = {
     "id of nothing": lambda redis: redis.lpush(LIST, "batch_nothing-1"),
     "same id twice": lambda redis: redis.lpush(LIST, BAD),
     "forged lease": lambda redis: redis.zadd("rq:wip:scripted:normal", {b"\xff": 1, "nocolon": 2}),
+    "forged lease that lasts": lambda redis: redis.zadd("rq:wip:scripted:normal", {b"\xff": 1e12, "nocolon": 1e12}),
     "lease on an unreadable job": lambda redis: (
         redis.hset(KEY, mapping={"status": "started", "created_at": "x"}),
         redis.zadd("rq:wip:scripted:normal", {f"{BAD}:e": 1}),
@@ -125,7 +141,13 @@ FORGERIES: dict[str, Callable[[Redis], object]] = {
         redis.hset("rq:worker:forged", mapping={"birth": pickle.dumps(Bomb()), "state": b"\xff"}),
     ),
     "suspension": lambda redis: redis.set("rq:suspended", 1),
-    "counter": lambda redis: redis.set(f"cidermill:attempts:{BAD}", "many"),
+    **{
+        f"counter of {len(value)} {value[:4]}": lambda redis, value=value: redis.set(f"cidermill:attempts:{BAD}", value)
+        for value in ("many", "9" * 400, "9223372036854775807", "-5", "nan")
+    },
+    "counter that is no text": lambda redis: redis.set(f"cidermill:attempts:{BAD}", b"\xff"),
+    "failed at a time of 400 digits": _set(failed_on="9" * 400 + " h"),
+    "round": lambda redis: redis.hset("cidermill:round:scripted:normal", mapping={"left": "nan", "ends": "9" * 400}),
 }
 
 WRONG_TYPES = {
