@@ -3,7 +3,10 @@
 A producer submits, looks and cancels. A worker takes requests and publishes results. A coordinator records, keeps
 house, gives orders to workers, and does what a producer does. None may see other keys, change the server, or empty it.
 
-Grammar and commands are those of Redis 6.2, where a reset user may still use every channel, and where newer
+From Redis 7 and Valkey on, an ACL tells apart who reads and who writes a key, and with which commands. There a producer
+only reads what workers say and how machines fare, and a worker gives no orders, cancels nothing, and adds to the
+results without taking any away. Redis 6.2 knows keys and commands alone, so each user may send all of its commands to
+all of its keys. Its grammar holds for all the rest: a reset user may still use every channel there, and newer
 subcommands would keep the server from starting.
 """
 
@@ -132,7 +135,9 @@ SREM rq:worker:x:executions y
 SADD rq:executions:x y
 SET cidermill:worker:x y
 SET cidermill:seen:x y
-DEL cidermill:seen:x cidermill:order:x cidermill:deaths:x
+DEL cidermill:worker:x cidermill:order:x
+DEL cidermill:seen:x
+DEL cidermill:deaths:x
 LREM cidermill:deaths:x 0 y
 ZADD cidermill:seen 1 x
 ZREM cidermill:seen x
@@ -178,38 +183,74 @@ OUTSIDE = (
 )
 """What nobody may send."""
 
+# What only an ACL of Redis 7 refuses.
+_NOT_A_PRODUCERS = """RPUSH cidermill:deaths:x y
+DEL cidermill:deaths:x
+DEL cidermill:results
+DEL cidermill:seen:x
+SET cidermill:worker:x y"""
+_NOT_A_WORKERS = """SET cidermill:order:x pause
+SET cidermill:cancel:x 1
+DEL cidermill:cancel:x
+DEL cidermill:results"""
+
 _WITH_SUBCOMMAND = frozenset({"ACL", "CLIENT", "CONFIG", "SCRIPT", "XGROUP"})
 _TRANSACTIONS = ("multi", "exec", "discard", "watch", "unwatch")
 
 
 @dataclass(frozen=True)
 class Role:
-    """keys and channels: patterns. needs: samples of every command that the role sends."""
+    """keys and channels: patterns. needs: samples of every command that the role sends. reads: patterns of keys that it
+    only reads. narrow: commands, and patterns of keys that it sends these alone to. forgoes: samples that for reads and
+    narrow must be refused. The last three are Redis 7's; under Redis 6.2 these keys are like the others."""
 
     name: str
     keys: tuple[str, ...]
     channels: tuple[str, ...]
     needs: tuple[str, ...]
+    reads: tuple[str, ...] = ()
+    narrow: tuple[tuple[str, str], ...] = ()
+    forgoes: tuple[str, ...] = ()
 
     @property
     def commands(self) -> frozenset[str]:
         """As an ACL rule names them, `xgroup|create`; commands of transactions apart."""
         return frozenset(map(command_of, self.needs))
 
-    def refused(self) -> tuple[str, ...]:
-        """Samples that this role must not be able to send: what nobody may, and what only other roles need."""
+    def refused(self, version: tuple[int, ...]) -> tuple[str, ...]:
+        """Samples that this role must not be able to send to a server of the version: what nobody may, and what only
+        other roles need."""
         others = (line for role in ROLES.values() for line in role.needs if command_of(line) not in self.commands)
-        return (*OUTSIDE, *dict.fromkeys(others))
+        return (*OUTSIDE, *dict.fromkeys(others), *(self.forgoes if version >= BY_KEY_SINCE else ()))
 
-    def acl_line(self, password_sha256: str) -> str:
-        """The line of an ACL file for a user of the role's name. password_sha256: in hex."""
+    def acl_line(self, password_sha256: str, *, by_key: bool = True) -> str:
+        """The line of an ACL file for a user of the role's name. password_sha256: in hex. by_key: with permissions of
+        single keys, of which a server before BY_KEY_SINCE knows nothing."""
+        narrow = [pattern for _, patterns in self.narrow for pattern in patterns.split()]
+        keys = [*self.keys, *([] if by_key else [*self.reads, *narrow])]
+        selectors = [("eval", "*"), *self.narrow] if by_key else []
         rules = [
-            *(f"~{pattern}" for pattern in self.keys),
+            *(f"~{pattern}" for pattern in keys),
+            *(f"%R~{pattern}" for pattern in self.reads if by_key),
             *(f"&{pattern}" for pattern in self.channels),
             "-@all",
             *(f"+{name}" for name in (*_TRANSACTIONS, *sorted(self.commands))),
+            *(_selector(commands, patterns) for commands, patterns in selectors),
         ]
         return f"user {self.name} reset resetchannels on #{password_sha256} {' '.join(rules)}"
+
+
+BY_KEY_SINCE = (7, 0)
+"""The version of Redis whose ACL has permissions for single keys. Every Valkey says that it is newer."""
+
+
+def _selector(commands: str, patterns: str) -> str:
+    """Commands that a user may send to these keys, beside all that it may do otherwise.
+
+    EVAL is sent with any key: it needs to read and to write those that it names, whatever the script does with them,
+    and each command of the script is judged by itself.
+    """
+    return f"({' '.join(f'+{name}' for name in commands.split())} {' '.join(f'~{name}' for name in patterns.split())})"
 
 
 NO_DEFAULT_USER = "user default reset resetchannels off"
@@ -231,28 +272,52 @@ def command_of(line: str) -> str:
     return "|".join(words[:2]) if words[0].upper() in _WITH_SUBCOMMAND else words[0]
 
 
-def _role(name: str, samples: str, keys: str, channels: str = "") -> Role:
-    return Role(name, tuple(keys.split()), tuple(channels.split()), tuple(dict.fromkeys(samples.splitlines())))
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text.splitlines()))
 
 
 _REQUEST_KEYS = "rq:job:* rq:results:* rq:executions:* rq:failed:* cidermill:attempts:* cidermill:lost:*"
-_SHARED_KEYS = f"rq:queues rq:queue:* {_REQUEST_KEYS} cidermill:quarantine cidermill:leaving:* cidermill:cancel:* "
-_SHARED_KEYS += "cidermill:nothing"
-_FLEET_KEYS = (
-    "cidermill:results cidermill:workers cidermill:worker:* cidermill:seen cidermill:seen:* cidermill:deaths:*"
-)
+_SHARED_KEYS = f"rq:queues rq:queue:* {_REQUEST_KEYS} cidermill:quarantine cidermill:leaving:* cidermill:nothing"
+_SAID_KEYS = "cidermill:results cidermill:worker:* cidermill:seen cidermill:seen:* cidermill:deaths:*"
 _LEASE_KEYS = "rq:wip:* rq:execution:*"
 _WINDOW_KEYS = "cidermill:placed:* cidermill:topping-up:*"
 _UPKEEP_KEYS = (
-    f"{_LEASE_KEYS} cidermill:order:* cidermill:ended:* rq:finished:* rq:clean_registries:* rq:workers rq:workers:* "
-    "rq:worker:*"
+    f"{_LEASE_KEYS} cidermill:ended:* rq:finished:* rq:clean_registries:* rq:workers rq:workers:* rq:worker:* "
+    "cidermill:workers cidermill:seen cidermill:seen:* cidermill:deaths:*"
 )
 
 ROLES = {
     role.name: role
     for role in (
-        _role("producer", _PRODUCER, f"{_SHARED_KEYS} {_FLEET_KEYS} {_LEASE_KEYS} {_WINDOW_KEYS}"),
-        _role("worker", _WORKER, f"{_SHARED_KEYS} {_FLEET_KEYS} {_UPKEEP_KEYS} cidermill:round:*", "rq:pubsub:*"),
-        _role("coordinator", _COORDINATOR, f"{_SHARED_KEYS} {_FLEET_KEYS} {_UPKEEP_KEYS} {_WINDOW_KEYS}"),
+        Role(
+            "producer",
+            _words(f"{_SHARED_KEYS} cidermill:cancel:* cidermill:workers {_LEASE_KEYS} {_WINDOW_KEYS}"),
+            (),
+            _lines(_PRODUCER),
+            reads=_words(_SAID_KEYS),
+            forgoes=_lines(_NOT_A_PRODUCERS),
+        ),
+        Role(
+            "worker",
+            _words(f"{_SHARED_KEYS} {_UPKEEP_KEYS} cidermill:worker:* cidermill:round:*"),
+            ("rq:pubsub:*",),
+            _lines(_WORKER),
+            reads=("cidermill:cancel:*",),
+            narrow=(
+                ("xadd type", "cidermill:results"),
+                ("getrange del", "cidermill:order:* cidermill:worker:*"),
+            ),
+            forgoes=_lines(_NOT_A_WORKERS),
+        ),
+        Role(
+            "coordinator",
+            _words(f"{_SHARED_KEYS} {_UPKEEP_KEYS} {_WINDOW_KEYS} {_SAID_KEYS} cidermill:cancel:* cidermill:order:*"),
+            (),
+            _lines(_COORDINATOR),
+        ),
     )
 }

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from redis import Redis
+from redis.exceptions import NoPermissionError
 
 from api.queue.last_seen import SEEN_KEY
 from api.queue.presence import WORKERS_KEY
@@ -29,10 +30,17 @@ def remove_impostors(connection: Redis, queue_names: Iterable[str], window_keys:
         for (key, wanted), kind in zip(expected.items(), found, strict=True)
         if kind.decode() not in (wanted, "none")
     ]
+    removed = []
     for key, kind in wrong:
-        logger.error("key %s was a %s and not a %s: forged, or of another program; deleted", key, kind, expected[key])
-        connection.delete(key)
-    return [key for key, _ in wrong]
+        found_there = f"key {key} is a {kind} and not a {expected[key]}: forged, or of another program"
+        try:
+            connection.delete(key)
+        except NoPermissionError:  # the results, to a worker; the recorder deletes it
+            logger.error("%s; a coordinator has to delete it", found_there)
+        else:
+            logger.error("%s; deleted", found_there)
+            removed.append(key)
+    return removed
 
 
 def _expected(queue_names: Iterable[str]) -> dict[str, str]:

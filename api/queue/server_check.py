@@ -156,7 +156,7 @@ def access_gaps(connection: Redis, role: Role) -> tuple[list[str], list[str]]:
     """
     return (
         [line for line, taken in _judged(connection, role.needs) if not taken],
-        [line for line, taken in _judged(connection, role.refused()) if taken],
+        [line for line, taken in _judged(connection, role.refused(get_version(connection))) if taken],
     )
 
 

