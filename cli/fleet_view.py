@@ -34,7 +34,7 @@ def fleet_rows(connection: Redis, model: str | None = None) -> list[dict[str, An
     """Rows of the live workers by name, then of those that died within a day, the latest first.
 
     model: of this one alone. Of a dead worker `request_id` is what it ran when it was last seen. `last_seen` is in
-    seconds; `deaths` are those in a row of the worker's machine.
+    seconds; `deaths` are those in a row of the worker's machine, as they count (api/queue/deaths.py).
     """
     from api.queue import deaths
     from api.queue.last_seen import last_seen
@@ -52,7 +52,7 @@ def fleet_rows(connection: Redis, model: str | None = None) -> list[dict[str, An
             **info.model_dump(mode="json", exclude={"tail"}),
             "state": info.state if info.name in names else "dead",
             "last_seen": ago.get(info.name),
-            "deaths": len(rows[info.host].deaths),
+            "deaths": rows[info.host].in_a_row,
         }
         for info in found
     ]
