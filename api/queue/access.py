@@ -148,9 +148,10 @@ LRANGE cidermill:deaths:x 0 0
 EXISTS cidermill:cancel:x
 HEXISTS cidermill:quarantine x
 SISMEMBER cidermill:leaving:x y
-INCRBY cidermill:attempts:x 1
+SET cidermill:attempts:x 1
 DECRBY cidermill:attempts:x 1
-EXPIRE cidermill:attempts:x 1
+HGET rq:execution:x attempt
+HSET rq:execution:x attempt 1
 ZADD rq:wip:x 1 y
 ZADD rq:finished:x 1 y
 HSET rq:job:x failed_on y
