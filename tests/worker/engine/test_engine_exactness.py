@@ -68,10 +68,18 @@ def test_trees_reach_their_full_depth(llama: Any, engine_for: EngineFor) -> None
     assert stats.budgets == {17: 6}
 
 
+@pytest.fixture(scope="module")
+def sampled_text(llama: Any) -> list[int]:
+    text = plain_tokens(llama, PROMPT_IDS, 60, sampling=Sampling(**SAMPLED))  # type: ignore[arg-type]
+    assert text != plain_tokens(llama, PROMPT_IDS, 60)
+    return text
+
+
 @pytest.mark.parametrize("nodes", range(1, 17))
-def test_sampled_text_is_the_same_for_every_budget(llama: Any, engine_for: EngineFor, nodes: int) -> None:
-    expected = plain_tokens(llama, PROMPT_IDS, 60, sampling=Sampling(**SAMPLED))  # type: ignore[arg-type]
-    assert expected != plain_tokens(llama, PROMPT_IDS, 60)
+def test_sampled_text_is_the_same_for_every_budget(
+    llama: Any, engine_for: EngineFor, sampled_text: list[int], nodes: int
+) -> None:
+    expected = sampled_text
     drafter = ScriptedDrafter(random_trees(expected, VOCABULARY, nodes))
     engine = engine_for(llama, nodes=nodes, drafter=drafter)
     result, stats = engine.generate(request(max_tokens=50, **SAMPLED))
