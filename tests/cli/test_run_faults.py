@@ -68,7 +68,7 @@ def test_a_worker_killed_in_the_middle_of_a_request(working_mill: Mill) -> None:
     rows = check_all_done(working_mill, before)
     assert "the worker had died; a new one starts" in command.stderr
     assert rows[LONG]["attempts"] == 2
-    assert working_mill.events(rows[LONG]["id"]) == ["started", "started", "finished"]
+    assert working_mill.events(rows[LONG]["id"]) == ["started", "requeued", "started", "finished"]
     check_nothing_runs(working_mill)
 
 
