@@ -54,7 +54,7 @@ MUST_OVERRIDE = {
     SafeJob: {"func", "refresh", "restore", "started_job_registry"},
     SafeQueue: {"acquire_maintenance_lock", "dequeue_any", "intermediate_queue", "started_job_registry"},
     Handover: {"cleanup", "set_first_seen", "should_be_cleaned_up"},
-    LeaseRegistry: {"add_execution", "cleanup"},
+    LeaseRegistry: {"add_execution", "cleanup", "parse_job_id"},
     NoDeathPenalty: {"cancel_death_penalty", "setup_death_penalty"},
 }
 
