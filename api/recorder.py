@@ -6,6 +6,7 @@ the ledger takes it once. So the recorder may die anywhere, run twice, and lose 
 
 import hashlib
 import logging
+import math
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -101,9 +102,19 @@ class Recorder:
             reconcile(self._ledger, self._queue)
             self._reconciled = True
 
+    def recount(self) -> None:
+        """Mend the counts of open batches, once: a batch that is counted wrong would never be closed."""
+        for batch_id, added in self._ledger.recount().items():
+            changes = ", ".join(f"{change:+d} {state}" for state, change in added.items())
+            logger.warning(
+                "the counts of batch %s were wrong, as a process of an older version leaves them; mended: %s",
+                *(batch_id, changes),
+            )
+
     def run(self, stop: threading.Event) -> None:
         """Record and keep house until `stop`, waiting out errors that pass."""
         duties = [
+            Duty("counting", self.recount, math.inf),
             Duty("recording", self.step, 0.0),
             Duty("expiry", lambda: expire_overdue(self._ledger, self._queue), EXPIRY_SECONDS),
             Duty("reconciling", self.reconcile, RECONCILING_SECONDS),

@@ -25,6 +25,7 @@ CHUNK = 1000
 ABANDONED_SECONDS = 600.0
 """How long after its last request a batch that is being entered counts as left behind by a process that died."""
 LATEST = "latest"
+_ENTERED_AND_OPEN = (BatchState.IN_PROGRESS.value, BatchState.CANCELLING.value)
 
 Row = dict[str, Any]
 
@@ -126,6 +127,21 @@ def settle(connection: Connection, batch_id: str, at: float) -> None:
     connection.execute(update(BATCHES).where(BATCHES.c.id == batch_id).values(state=final.value, finished_at=at))
 
 
+def miscounted_batches(connection: Connection) -> list[str]:
+    """The batches that are wholly entered and open, and whose counts are not those of a full count."""
+    return list(counts.miscounted(connection, BATCHES.c.state.in_(_ENTERED_AND_OPEN)))
+
+
+def mend_counts(connection: Connection, batch_id: str) -> dict[str, int]:
+    """Put the counts of a wholly entered batch right, and close it where none of its requests is open.
+
+    Returns what was added to the count of which state.
+    """
+    added = counts.mend(connection, batch_id)
+    settle(connection, batch_id, time.time())
+    return added
+
+
 def load_batch(connection: Connection, batch_id: str) -> Batch:
     """Raises NotFoundError."""
     for batch in _load(connection, select(BATCHES).where(BATCHES.c.id == batch_id)):
@@ -159,10 +175,15 @@ def running_batches(connection: Connection) -> list[RunningBatch]:
     return [RunningBatch(*row) for row in connection.execute(query.order_by(c.created_at, c.id))]
 
 
+def cancelling_batches(connection: Connection) -> list[str]:
+    """Batches that are being cancelled, oldest first."""
+    cancelling = select(BATCHES.c.id).where(BATCHES.c.state == BatchState.CANCELLING.value)
+    return list(connection.scalars(cancelling.order_by(BATCHES.c.created_at, BATCHES.c.id)))
+
+
 def overdue_batches(connection: Connection, now: float) -> list[str]:
     """Batches whose deadline has passed at `now`, and of which something may be open; the first to expire first."""
-    states = [BatchState.IN_PROGRESS.value, BatchState.CANCELLING.value]
-    overdue = select(BATCHES.c.id).where(BATCHES.c.expires_at <= now, BATCHES.c.state.in_(states))
+    overdue = select(BATCHES.c.id).where(BATCHES.c.expires_at <= now, BATCHES.c.state.in_(_ENTERED_AND_OPEN))
     return list(connection.scalars(overdue.order_by(BATCHES.c.expires_at, BATCHES.c.id)))
 
 

@@ -63,6 +63,24 @@ def remove(connection: Connection, request_ids: Iterable[str]) -> None:
     _change(connection, Counter({by: -count for by, count in leaving.items()}))
 
 
+def miscounted(connection: Connection, chosen: ColumnElement[bool]) -> dict[str, dict[str, int]]:
+    """Of the batches that a condition chooses, those whose counts are wrong: by id, what a full count adds by state."""
+    full = _counted(connection, REQUESTS.c.batch_id.in_(select(BATCHES.c.id).where(chosen)))
+    found = {}
+    for batch in connection.execute(select(BATCHES).where(chosen)):
+        added = {state: full.get((batch.id, state), 0) - count for state, count in counts_of(batch).items()}
+        if any(added.values()):
+            found[batch.id] = {state: change for state, change in added.items() if change}
+    return found
+
+
+def mend(connection: Connection, batch_id: str) -> dict[str, int]:
+    """Put the counts of a batch right by a full count; returns what was added by state."""
+    added = miscounted(connection, BATCHES.c.id == batch_id).get(batch_id, {})
+    _change(connection, {(batch_id, state): change for state, change in added.items()})
+    return added
+
+
 def counts_of(batch: Any) -> dict[str, int]:
     """Requests by state, from a row of `batches`."""
     return {state.value: getattr(batch, state.value) for state in RequestState}

@@ -18,6 +18,7 @@ from api.ledger.connection import writing
 from api.ledger.ledger import Ledger
 from api.ledger.migrate import SCRIPTS
 from api.schemas import RequestCounts, RequestError
+from api.states import BatchState
 
 REQUESTS = 4
 NAMES = (f"batch_{number}" for number in itertools.count())
@@ -99,6 +100,44 @@ def test_an_older_ledger_gets_the_counts_that_a_new_one_has(tmp_path: Path) -> N
     with Ledger.open(path) as ledger:
         assert ledger.batches() == before
         assert_counts(ledger)
+
+
+def write_as_an_older_version(ledger: Ledger, state: str, *request_ids: str) -> None:
+    """It moves requests, and knows nothing of the counts in the row of their batch."""
+    with writing(ledger.engine, ledger.path) as connection:
+        for request_id in request_ids:
+            connection.exec_driver_sql("UPDATE requests SET state = ? WHERE id = ?", (state, request_id))
+
+
+def test_counts_that_an_older_version_left_wrong_are_mended(ledger: Ledger) -> None:
+    for name in ("batch_A", "batch_B", "batch_C"):
+        enter(ledger, name, lines(3))  # type: ignore[arg-type]
+    assert ledger.recount() == {}
+    write_as_an_older_version(ledger, "completed", "batch_A-0")
+    write_as_an_older_version(ledger, "running", "batch_B-0", "batch_B-2")
+    ledger.record([finished("batch_A-1"), finished("batch_A-2")])
+    assert (ledger.batch("batch_A").state, ledger.batch("batch_A").counts.queued) == (BatchState.IN_PROGRESS, 1)
+    assert ledger.recount() == {
+        "batch_A": {"queued": -1, "completed": 1},
+        "batch_B": {"queued": -2, "running": 2},
+    }
+    after = ledger.batch("batch_A")
+    assert (after.state, after.counts) == (BatchState.COMPLETED, RequestCounts(completed=3))
+    assert ledger.batch("batch_B").state is BatchState.IN_PROGRESS
+    assert ledger.batch("batch_B").counts == RequestCounts(queued=1, running=2)
+    ledger.record([finished(f"batch_B-{index}") for index in range(3)])
+    assert ledger.batch("batch_B").state is BatchState.COMPLETED
+    assert ledger.batch("batch_C").counts == RequestCounts(queued=3)
+    assert ledger.recount() == {}
+
+
+def test_a_batch_that_is_being_entered_is_not_closed_by_a_recount(ledger: Ledger) -> None:
+    def counted_in_between() -> Iterator[object]:
+        assert ledger.recount() == {}
+        yield from lines(2)
+
+    enter(ledger, "batch_A", counted_in_between())
+    assert ledger.batch("batch_A").state is BatchState.IN_PROGRESS
 
 
 def test_requests_are_written_in_one_module_alone() -> None:

@@ -114,6 +114,21 @@ def test_what_another_ledger_has_set_aside_is_left_to_it(station: Station, tmp_p
     assert give_up(station.ledger, station.queue, MODEL) == [f"{batch.id}-0"]
 
 
+def test_a_recorder_counts_anew_at_its_start_and_says_what_it_mended(
+    station: Station, caplog: pytest.LogCaptureFixture
+) -> None:
+    batch = station.enter(2)
+    with station.ledger.engine.begin() as connection:  # as an older version writes, which keeps no counts
+        connection.exec_driver_sql("UPDATE requests SET state = 'completed' WHERE idx = 0")
+    station.ledger.record([finished(f"{batch.id}-1")])
+    assert station.ledger.batch(batch.id).state is BatchState.IN_PROGRESS
+    with running(station.recorder()):
+        wait_until(lambda: station.ledger.batch(batch.id).state is BatchState.COMPLETED, "the end of the batch")
+    assert station.ledger.batch(batch.id).counts == RequestCounts(completed=2)
+    assert f"the counts of batch {batch.id} were wrong" in caplog.text
+    assert "mended: -1 queued, +1 completed" in caplog.text
+
+
 @pytest.mark.faults
 def test_a_recorder_killed_between_commit_and_acknowledgement(station: Station) -> None:
     batch = station.enter(2)
