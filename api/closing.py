@@ -3,8 +3,8 @@
 The ledger decides, so that whatever a worker says later is late. Then Redis forgets what waits, and its mark on the
 batch makes workers stop what runs. A crash in between leaves entries in Redis that nobody runs: an overdue one carries
 its deadline, and each is dropped by the worker that takes it. A large batch ends in many steps, and what is recorded
-between two of them stays. Who cancels sets the mark before the first: everything stops at once, also when the command
-is cut short.
+between two of them stays. Who cancels sets the mark before the first: everything stops at once. Where the command is
+cut short, the recorder goes on.
 """
 
 import logging
@@ -31,6 +31,20 @@ def cancel(ledger: Ledger, queue: RequestQueue | None, batch_id: str) -> int:
         if queue is not None:
             withdraw(queue, batch_id, some)
     return ledger.batch(batch_id).counts.cancelled - before
+
+
+def go_on_cancelling(ledger: Ledger, queue: RequestQueue) -> list[str]:
+    """Cancel some of what is open of batches that are being cancelled; returns the ids, none after the last.
+
+    Who cancels does the same at the same time, unless they have died. Raises LedgerError, redis.exceptions.RedisError.
+    """
+    for batch_id in ledger.cancelling():
+        queue.stop(batch_id)
+        if some := ledger.cancel(batch_id):
+            logger.info("batch %s is being cancelled, and %d of its requests with it", batch_id, len(some))
+            withdraw(queue, batch_id, some)
+            return some
+    return []
 
 
 def expire_overdue(ledger: Ledger, queue: RequestQueue) -> list[str]:

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from redis import Redis
 
-from api.closing import expire_overdue
+from api.closing import expire_overdue, go_on_cancelling
 from api.duties import PASSING_ERRORS, Duty, perform
 from api.errors import UnstorableError
 from api.ledger.ledger import Ledger
@@ -31,6 +31,7 @@ logger = logging.getLogger("cidermill.recorder")
 
 HOUSEKEEPING_SECONDS = 5.0
 EXPIRY_SECONDS = 1.0
+CANCELLING_SECONDS = 1.0
 RECONCILING_SECONDS = 1.0
 TOP_UP_SECONDS = 1.0
 """Between two looks at windows that were full; one that was not is topped up again after the next step."""
@@ -117,6 +118,7 @@ class Recorder:
             Duty("counting", self.recount, math.inf),
             Duty("recording", self.step, 0.0),
             Duty("expiry", lambda: expire_overdue(self._ledger, self._queue), EXPIRY_SECONDS),
+            Duty("cancelling", lambda: go_on_cancelling(self._ledger, self._queue), CANCELLING_SECONDS),
             Duty("reconciling", self.reconcile, RECONCILING_SECONDS),
             Duty("housekeeping", self.housekeeping, HOUSEKEEPING_SECONDS),
             Duty("topping up", lambda: top_up(self._ledger, self._queue), TOP_UP_SECONDS),

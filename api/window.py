@@ -45,7 +45,8 @@ def place(ledger: Ledger, queue: RequestQueue, batch: Batch, on_placed: Told) ->
     room for come first. Raises LedgerError for a batch that cannot be run, redis.exceptions.RedisError.
     """
     if batch.state in (BatchState.VALIDATING, BatchState.CANCELLING):
-        advice = "cancel it again" if batch.state is BatchState.CANCELLING else "submit it again"
+        rest = "a recorder (`cidermill record`) cancels the rest of it"
+        advice = rest if batch.state is BatchState.CANCELLING else "submit it again"
         raise LedgerError(f"batch {batch.id} is {batch.state}, or was when its command was cut short; {advice}")
     try:
         return _place(ledger, queue, batch, on_placed)

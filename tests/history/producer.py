@@ -90,12 +90,16 @@ class Producer:
         for batch_id in self.open_batches()[:1]:
             cancel(self.ledger, self._queue(redis), batch_id)
 
+    def begin_cancelling(self) -> None:
+        """As `cancel`, by a command that dies before its first step: the recorder does the rest."""
+        for batch_id in self.open_batches()[:1]:
+            self.ledger.begin_cancelling(batch_id)
+
     def resume(self, redis: Redis) -> None:
-        """Put back what is open and unknown to Redis, or go on cancelling it."""
+        """Put back what is open and unknown to Redis; what is being cancelled is left to the recorder."""
         for batch_id in self.open_batches():
-            cancelling = self.ledger.batch(batch_id).state is BatchState.CANCELLING
-            go_on = cancel if cancelling else requeue_missing
-            go_on(self.ledger, self._queue(redis), batch_id)
+            if self.ledger.batch(batch_id).state is not BatchState.CANCELLING:
+                requeue_missing(self.ledger, self._queue(redis), batch_id)
 
     def waiting(self, redis: Redis) -> int:
         """Requests that nobody has taken."""

@@ -207,6 +207,9 @@ class Run:
         except PASSING:
             self._to_resume = True
 
+    def _cancel_cut(self, _: Fault) -> None:
+        self.producer.begin_cancelling()
+
     def _expiry(self, fault: Fault) -> None:
         try:
             with self.fleet.connect() as redis:

@@ -20,6 +20,7 @@ SHARED_KINDS = (
     "recorder_kill",
     "second_recorder",
     "cancel",
+    "cancel_cut",
     "expiry",
 )
 """What can happen to what all share."""

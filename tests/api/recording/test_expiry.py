@@ -8,7 +8,7 @@ from redis.exceptions import RedisError
 from rq.serializers import JSONSerializer
 
 from api import window
-from api.closing import cancel, expire_overdue
+from api.closing import cancel, expire_overdue, go_on_cancelling
 from api.ledger import ledger as ledgers
 from api.ledger import recording
 from api.queue.deadlines import seconds_left
@@ -241,3 +241,38 @@ def test_who_cancels_stops_the_workers_before_the_first_step(station: Station, m
     assert (after.state, after.counts) == (BatchState.CANCELLED, RequestCounts(cancelled=10))
     assert station.waiting() == []
     assert cancel(station.ledger, None, batch.id) == 0
+
+
+def test_the_recorder_goes_on_with_a_cancellation_that_was_cut_short(
+    station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_steps(monkeypatch)
+    batch, other = station.enter(10), station.enter(1)
+    put(station, batch)
+    put(station, other)
+    assert go_on_cancelling(station.ledger, station.queue) == []
+    station.ledger.record([finished(ids(batch, 2)[0])])
+    station.ledger.begin_cancelling(batch.id)
+    assert station.redis.exists(cancel_key(batch.id)) == 0
+    assert go_on_cancelling(station.ledger, station.queue) == ids(batch, 0, 1, 3, 4)
+    assert station.redis.exists(cancel_key(batch.id)) == 1
+    assert station.waiting() == ids(batch, 2, *range(5, 10)) + ids(other, 0)
+    # The command is there still, and does the next step.
+    assert station.ledger.cancel(batch.id) == ids(batch, *range(5, 9))
+    assert go_on_cancelling(station.ledger, station.queue) == ids(batch, 9)
+    after = station.ledger.batch(batch.id)
+    assert (after.state, after.counts) == (BatchState.CANCELLED, RequestCounts(completed=1, cancelled=9))
+    assert go_on_cancelling(station.ledger, station.queue) == []
+    assert cancel(station.ledger, station.queue, batch.id) == 0
+    assert station.ledger.batch(other.id).counts == RequestCounts(queued=1)
+
+
+def test_a_recorder_that_runs_ends_a_cancellation_by_itself(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_steps(monkeypatch)
+    batch = station.enter(10)
+    put(station, batch)
+    station.ledger.begin_cancelling(batch.id)
+    with running(station.recorder()):
+        wait_until(lambda: station.ledger.batch(batch.id).state is BatchState.CANCELLED, "the cancellation")
+    assert station.ledger.batch(batch.id).counts == RequestCounts(cancelled=10)
+    assert station.waiting() == []
