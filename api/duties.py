@@ -3,10 +3,10 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from redis.exceptions import ConnectionError as ConnectionLost
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as NoAnswer
 
 from api.errors import LedgerError, QueueError, StorageError
@@ -40,6 +40,18 @@ class Duty:
         self._pause = 0.0
         self.due_at = time.monotonic() + (0.0 if more else spread(self._seconds))
         return None
+
+
+def do_all(steps: Iterable[Callable[[], object]]) -> None:
+    """Do each, also after Redis has refused something in one of them; raises the first such ResponseError then."""
+    refused: ResponseError | None = None
+    for step in steps:
+        try:
+            step()
+        except ResponseError as error:
+            refused = refused or error
+    if refused is not None:
+        raise refused
 
 
 def perform(

@@ -11,11 +11,12 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from redis import Redis
 
 from api.closing import expire_overdue, go_on_cancelling
-from api.duties import PASSING_ERRORS, Duty, perform
+from api.duties import PASSING_ERRORS, Duty, do_all, perform
 from api.errors import UnstorableError
 from api.ledger.ledger import Ledger
 from api.queue.impostors import remove_impostors
@@ -89,9 +90,9 @@ class Recorder:
 
     def housekeeping(self) -> None:
         """For the models of open batches: bring back requests of dead workers, fail those that were set aside."""
-        for model in self._ledger.open_models():
-            self._queue.maintain(model)
-            self._give_up(model)
+        models = self._ledger.open_models()
+        steps = (self._queue.maintain, self._give_up)
+        do_all(partial(step, model) for model in models for step in steps)
 
     def reconcile(self) -> None:
         """Put back what Redis has lost: at first, and whenever Redis has forgotten a batch or the results stream."""

@@ -112,11 +112,11 @@ class GenerationWorker(BookkeepingWorker):
 
     def run_maintenance_tasks(self) -> None:
         """RQ's loop ends when this raises, too."""
-        try:
-            for queue in self.queues:
+        for queue in self.queues:
+            try:
                 cast(SafeQueue, queue).clean()
-        except exceptions.ResponseError as error:
-            self._note_refusal(error, "dead workers were looked for")
+            except exceptions.ResponseError as error:
+                self._note_refusal(error, "dead workers were looked for")
         self.last_cleaned_at = cast(None, now())
 
     def dequeue_job_and_maintain_ttl(

@@ -11,7 +11,8 @@ At the defaults C is 7 s (a heartbeat every 5 s, two looks of 1 s), a lease 45 s
 than 38 s left. Cleaning comes every 6.3 s at the latest (5 s spread by a quarter). A dead worker's lease is noted when
 it has 14 s left, 31 s after its last renewal, or up to 6.3 s later; at 44.3 s that note is old enough; the next
 cleaning after 45 s ends the lease, at 51.3 s at the latest, and an idle worker takes the request within another look,
-0.6 s. That leaves 8 s of the 60 that are promised, one more cleaning.
+0.6 s. That leaves 8 s of the 60 that are promised, one more cleaning: when a process dies while it cleans, its lock is
+over before any other one has come twice (CLEANING_SECONDS).
 """
 
 import logging
@@ -135,6 +136,11 @@ class LeaseRegistry(StartedJobRegistry):
         text = entry.decode("utf-8", "replace") if isinstance(entry, bytes) else entry
         return text.partition(":")[0]
 
+    @property
+    def _next_keys(self) -> tuple[str, str]:
+        """The keys in one of which a request is once its lease is over."""
+        return f"rq:queue:{self.name}", f"rq:failed:{self.name}"
+
     def add_execution(self, execution: Execution, pipeline: "Pipeline", ttl: int = 0, xx: bool = False) -> int:
         """Make a lease of `ttl` seconds from the moment at which the server runs the pipeline."""
         assert not xx, "a lease is renewed by `renew`"
@@ -167,11 +173,13 @@ class LeaseRegistry(StartedJobRegistry):
     def while_held(self, execution: Execution, write: Callable[["Pipeline"], None]) -> bool:
         """Commit what `write` adds to a transaction, unless the lease was taken away or the job is not started.
 
-        Returns whether it was committed.
+        Returns whether it was committed. Raises ResponseError, and the lease stays, where the request cannot be pushed.
         """
         status = JobStatus.STARTED.value
         member, note = execution.composite_key, ended_key(execution.composite_key)
-        troubles = carry_out(self.connection, self.key, note, member, status, write, ended=False)
+        troubles = carry_out(
+            self.connection, self.key, note, member, status, write, ended=False, needed=self._next_keys
+        )
         if troubles:
             logger.error("a key of request %s is damaged or forged: %s", execution.job_id, "; ".join(troubles))
         return troubles is not None
@@ -220,7 +228,7 @@ class LeaseRegistry(StartedJobRegistry):
             pipeline.delete(b"rq:execution:" + member)
 
         note = ENDED.encode() + member
-        troubles = carry_out(self.connection, self.key, note, member, status, write, ended=True)
+        troubles = carry_out(self.connection, self.key, note, member, status, write, ended=True, needed=self._next_keys)
         if troubles is None:
             logger.debug("request %s moved while its lease was looked at", job_id)
             return

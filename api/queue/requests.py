@@ -4,6 +4,7 @@ A request waits in one of three queues of its model. A worker takes it, runs it 
 soon after: results do not come back through RQ but through the results stream (api/queue/results.py).
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -15,10 +16,11 @@ from rq import Retry
 from rq.job import JobStatus
 from rq.queue import EnqueueData
 
+from api.duties import do_all
 from api.queue import attempts, entries, fullness, marks
 from api.queue.connection import address
 from api.queue.deadlines import on_server_clock
-from api.queue.hardening import JOB_NAME, SafeJob
+from api.queue.hardening import JOB_NAME, SafeJob, valid_id
 from api.queue.impostors import remove_impostors
 from api.queue.prefix_key import PREFIX_FIELD, prefix_key
 from api.queue.quarantine import QUARANTINE_KEY
@@ -28,6 +30,8 @@ from api.queue.steps import Step
 from api.schemas import PRIORITIES, GenerationRequest, Priority
 
 __all__ = ["JOB_NAME", "RequestQueue", "SafeJob", "SafeQueue", "SetAside", "cancel_key", "queue_name"]
+
+logger = logging.getLogger("cidermill.queue")
 
 FINISHED_SECONDS = 60
 FAILED_SECONDS = attempts.KEEP_SECONDS
@@ -167,9 +171,11 @@ class RequestQueue:
         entries.delete(self._connection, request_ids)
 
     def maintain(self, model: str) -> None:
-        """Bring back requests of dead workers; safe beside workers and other coordinators that do the same."""
-        for priority in PRIORITIES:
-            self._queue(queue_name(model, priority)).clean()
+        """Bring back requests of dead workers; safe beside workers and other coordinators that do the same.
+
+        A queue at which Redis refuses something (ResponseError, raised in the end) keeps no other one from it.
+        """
+        do_all(self._queue(queue_name(model, priority)).clean for priority in PRIORITIES)
 
     def remove_impostors(self, models: Iterable[str], batch_ids: Iterable[str] = ()) -> None:
         """Delete keys of the queues of these models, and of these batches, that somebody else wrote.
@@ -225,7 +231,15 @@ class RequestQueue:
         )
 
     def _failed_ids(self, name: str) -> list[str]:
-        return cast(list[str], self._queue(name).failed_job_registry.get_job_ids(cleanup=False))
+        """Without those that are no ids, which are removed."""
+        key = self._queue(name).failed_job_registry.key
+        members = cast(list[bytes], self._connection.zrange(key, 0, -1))
+        if foreign := [member for member in members if valid_id(member) is None]:
+            self._connection.zrem(key, *foreign)
+            logger.warning(
+                "the failed requests of queue %s held %d entries that are no ids; removed", name, len(foreign)
+            )
+        return [job_id for member in members if (job_id := valid_id(member)) is not None]
 
     def _explain(self, request_id: str) -> SetAside:
         workers = attempts.lost_workers(self._connection, request_id)

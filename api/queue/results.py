@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from rq.job import Job
 
 from api.queue.fullness import ENTRY_BYTES
-from api.queue.steps import Step
+from api.queue.steps import NOTHING_KEY, Step
 from api.schemas import RequestEvent
 
 RESULTS_STREAM = "cidermill:results"
@@ -30,7 +30,7 @@ ANSWERED_SECONDS = 60
 ANSWER = f"""
 local entry = redis.call('TYPE', KEYS[2]).ok == 'hash'
 if entry and #ARGV[2] <= {ENTRY_BYTES} + redis.call('HSTRLEN', KEYS[2], 'data') then
-  redis.call('EXPIRE', KEYS[2], ARGV[3])
+  redis.call('DEL', '{NOTHING_KEY}')
 end
 redis.call('XADD', KEYS[1], '*', ARGV[1], ARGV[2])
 if entry then

@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 from redis import Redis
 from redis.client import Pipeline
+from redis.exceptions import ResponseError
 from rq.executions import Execution
 
 from api.pacing import SPREAD
@@ -253,6 +254,55 @@ def test_a_command_that_fails_on_what_is_stored_is_left_out_and_told(queue: Requ
     assert troubles is not None
     assert [trouble.split()[0] for trouble in troubles] == ["WRONGTYPE", "ERR"]
     assert redis.mget("first", "text", "last") == [b"1", b"x", b"\xff\x00"]
+
+
+@pytest.mark.parametrize(("retries", "key"), [("1", f"rq:queue:{NAME}"), ("0", f"rq:failed:{NAME}")])
+def test_a_request_that_cannot_be_put_anywhere_stays_under_its_lease(
+    queue: RequestQueue, redis: Redis, retries: str, key: str
+) -> None:
+    held, [request_id] = died(queue, redis, 1)
+    redis.hset(f"rq:job:{request_id}", "retries_left", retries)
+    before = redis.hgetall(f"rq:job:{request_id}")
+    redis.set(key, "forged")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        held.clean()
+    assert redis.hgetall(f"rq:job:{request_id}") == before
+    assert redis.zcard(LEASES) == 1
+    assert redis.exists(f"cidermill:lost:{request_id}", "cidermill:results") == 0
+    queue.remove_impostors(["m"])
+    held.clean()
+    assert redis.zcard(LEASES) == 0
+    waiting = [request_id] if retries == "1" else []
+    assert held.get_job_ids() == waiting
+    assert [aside.request_id for aside in queue.set_aside("m")] == ([] if waiting else [request_id])
+
+
+def test_a_request_that_cannot_be_handed_back_stays_under_its_lease(queue: RequestQueue, redis: Redis) -> None:
+    [request_id] = put(queue, 1)
+    held, execution = take(redis, 60)
+    assert start(held, execution)
+    redis.set(held.key, "forged")
+
+    def write(pipeline: Pipeline) -> None:
+        pipeline.zrem(LEASES, execution.composite_key)
+        pipeline.hset(f"rq:job:{request_id}", "status", "queued")
+        pipeline.lpush(held.key, request_id)
+
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        held.started_job_registry.while_held(execution, write)
+    assert redis.zcard(LEASES) == 1
+    assert redis.hget(f"rq:job:{request_id}", "status") == b"started"
+
+
+def test_an_answer_that_cannot_be_published_leaves_the_entry_as_it_is(queue: RequestQueue, redis: Redis) -> None:
+    [request_id] = put(queue, 1)
+    held, execution = take(redis, 60)
+    assert start(held, execution)
+    redis.set("cidermill:results", "forged")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        publish_result(redis, answer(request_id))
+    assert redis.ttl(f"rq:job:{request_id}") == -1
+    assert redis.hget(f"rq:job:{request_id}", "status") == b"started"
 
 
 @pytest.mark.parametrize("provoked", ["an error of the server", "an error of Python"])

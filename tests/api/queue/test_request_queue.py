@@ -3,6 +3,7 @@ import zlib
 
 import pytest
 from redis import Redis
+from redis.exceptions import ResponseError
 from rq.executions import Execution
 from rq.job import Job
 from rq.serializers import JSONSerializer
@@ -196,7 +197,7 @@ def test_one_process_cleans_at_a_time(queue: RequestQueue, redis: Redis) -> None
     assert SafeQueue("m:normal", redis, settling_seconds=0).acquire_maintenance_lock()
     queue.maintain("m")
     assert redis.zcard(LEASES) == 1
-    assert 0 < redis.ttl("rq:clean_registries:m:normal") <= 30
+    assert 0 < redis.ttl("rq:clean_registries:m:normal") <= 3
 
 
 def test_request_stranded_on_its_way_to_a_worker_is_given_back(queue: RequestQueue, redis: Redis) -> None:
@@ -209,6 +210,52 @@ def test_request_stranded_on_its_way_to_a_worker_is_given_back(queue: RequestQue
     assert redis.lrange(LIST, 0, -1) == [f"{BATCH}-0".encode(), f"{BATCH}-1".encode()]
     assert redis.llen(f"{LIST}:intermediate") == 0
     assert redis.hget(f"rq:job:{BATCH}-0", "retries_left") == b"1"
+
+
+def test_a_request_that_cannot_be_given_back_stays_on_its_way(queue: RequestQueue, redis: Redis) -> None:
+    _enqueue(queue, _requests(2))
+    way = SafeQueue("m:normal", redis, settling_seconds=0).intermediate_queue
+    redis.rename(LIST, way.key)
+    redis.set(LIST, "forged")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        way.give_back(f"{BATCH}-0")
+    assert redis.lrange(way.key, 0, -1) == [f"{BATCH}-0".encode(), f"{BATCH}-1".encode()]
+    queue.remove_impostors(["m"])
+    for _ in range(2):  # the second time it is no longer there
+        way.give_back(f"{BATCH}-0")
+        assert redis.lrange(LIST, 0, -1) == [f"{BATCH}-0".encode()]
+        assert redis.lrange(way.key, 0, -1) == [f"{BATCH}-1".encode()]
+
+
+def test_a_forged_entry_on_the_way_is_dropped_and_keeps_no_other_queue_from_being_cleaned(
+    queue: RequestQueue, redis: Redis
+) -> None:
+    _enqueue(queue, _requests(1))
+    _start(redis, f"{BATCH}-0", "w", -1)
+    redis.rpush("rq:queue:m:high:intermediate", "evil")
+    redis.set("rq:job:evil", "x")
+    queue.maintain("m")
+    assert redis.llen("rq:queue:m:high:intermediate") == 0
+    assert redis.lrange(LIST, 0, -1) == [f"{BATCH}-0".encode()]
+
+
+def test_a_queue_that_cannot_be_cleaned_keeps_no_other_from_it(queue: RequestQueue, redis: Redis) -> None:
+    _enqueue(queue, _requests(1))
+    _start(redis, f"{BATCH}-0", "w", -1)
+    redis.set("rq:wip:m:high", "forged")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        queue.maintain("m")
+    assert redis.lrange(LIST, 0, -1) == [f"{BATCH}-0".encode()]
+
+
+def test_what_is_no_id_among_the_failed_ones_is_removed(queue: RequestQueue, redis: Redis) -> None:
+    _enqueue(queue, _requests(1))
+    _start(redis, f"{BATCH}-0", "first", -1)
+    redis.hset(f"rq:job:{BATCH}-0", "retries_left", 0)
+    queue.maintain("m")
+    redis.zadd("rq:failed:m:normal", {b"\xff\xfe": 1e12, "no id": 1e12})
+    assert [aside.request_id for aside in queue.set_aside("m")] == [f"{BATCH}-0"]
+    assert redis.zrange("rq:failed:m:normal", 0, -1) == [f"{BATCH}-0".encode()]
 
 
 def test_dequeue_goes_by_priority_and_skips_what_is_gone(queue: RequestQueue, redis: Redis) -> None:

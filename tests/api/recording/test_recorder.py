@@ -263,6 +263,16 @@ def test_another_duty_that_fails_does_not_stop_recording(
     assert "expiry pauses, nothing is lost; next try in about 0.5 s: ERR broken" in caplog.text
 
 
+def test_a_queue_that_cannot_be_cleaned_keeps_nothing_from_being_set_aside(station: Station) -> None:
+    batch = station.enter(1)
+    station.queue.enqueue(station.ledger.open_requests(batch.id), model=MODEL, priority="normal")
+    station.fail_in_redis(f"{batch.id}-0")
+    station.redis.set(f"rq:wip:{MODEL}:high", "forged")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        station.recorder().housekeeping()
+    assert station.ledger.batch(batch.id).counts == RequestCounts(failed=1)
+
+
 def test_a_full_disk_keeps_the_entries_and_records_nothing_half(station: Station) -> None:
     batch = station.enter(2)
     recorder = station.recorder()

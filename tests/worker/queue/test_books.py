@@ -125,6 +125,17 @@ def test_what_is_handed_back_is_next_again_and_no_attempt_is_used_up(bench: Benc
     assert bench.redis.hmget(f"rq:job:{ONE}", "status", "retries_left") == [b"queued", b"1"]
 
 
+def test_what_cannot_be_handed_back_at_once_is_once_the_forged_queue_is_gone(bench: Bench) -> None:
+    def forge() -> None:
+        bench.redis.set(LIST, "forged")
+        bench.shutdown.request()
+
+    bench.work(forge)
+    assert bench.waiting() == [ONE]
+    assert bench.left_behind() == []
+    assert bench.redis.hget(f"rq:job:{ONE}", "status") == b"queued"
+
+
 def test_an_answer_after_the_lease_was_taken_away_is_offered_and_ends_the_other_run(bench: Bench) -> None:
     def take_away() -> None:
         for member in bench.redis.zrange(LEASES, 0, -1):
