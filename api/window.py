@@ -14,12 +14,12 @@ Where the mark is gone, the server has forgotten all it had; the recorder mends 
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from redis.exceptions import ResponseError
 
 from api.errors import LedgerError
-from api.identity import index_of
+from api.identity import batch_of, index_of
 from api.ledger.ledger import Ledger
 from api.ledger.records import RunningBatch
 from api.queue.fullness import ENTRY_BYTES
@@ -53,7 +53,7 @@ def place(ledger: Ledger, queue: RequestQueue, batch: Batch, on_placed: Told) ->
     except ResponseError as error:
         if not refused_as_full(error):
             raise
-        logger.warning("Redis is full: what is not there of %s is put there when there is room", batch.id)
+        logger.warning("Redis is full: what is not there of %s, the recorder puts there when there is room", batch.id)
         return 0
 
 
@@ -77,8 +77,10 @@ def put_back(ledger: Ledger, queue: RequestQueue, batch: Batch | RunningBatch, o
     seen = added = 0
     for chunk in _chunks(ledger.open_requests(batch.id, stop=queue.start_mark(batch.id))):
         with queue.topping_up(batch.model, batch.priority, wait=True):
-            room_bytes = queue.room(batch.model, batch.priority)
-            put, left = _put_missing(ledger, queue, chunk, batch.model, batch.priority, room_bytes)
+            missing = _missing(ledger, queue, chunk, batch.model)
+            fitting = _fitting(missing, queue.room(batch.model, batch.priority)) if missing else []
+            put = _put(ledger, queue, fitting, batch.model, batch.priority)
+            left = missing[len(fitting)] if len(fitting) < len(missing) else None
             if left is not None:
                 queue.move_mark(batch.id, index_of(left.request_id))
         added, seen = added + put, seen + len(chunk)
@@ -109,36 +111,39 @@ def _top_up(ledger: Ledger, queue: RequestQueue, model: str, priority: Priority)
         room -= ledger.count_open(batch_id, stop=mark)
         if room < CHUNK:
             break
-        room_bytes = queue.room(model, priority)
-        chunk = _fitting(islice(ledger.open_requests(batch_id, start=mark), CHUNK), room_bytes)
-        if chunk:
-            added, _ = _put_missing(ledger, queue, chunk, model, priority, room_bytes)
-            queue.move_mark(batch_id, index_of(chunk[-1].request_id) + 1)
-            return len(chunk), added
-        if not room_bytes:
+        coming = islice(ledger.open_requests(batch_id, start=mark), CHUNK)
+        first = next(coming, None)
+        if first is None:
+            continue
+        chunk = _fitting(chain([first], coming), queue.room(model, priority))
+        if not chunk:
             break
+        added = _put(ledger, queue, _missing(ledger, queue, chunk, model), model, priority)
+        queue.move_mark(batch_id, index_of(chunk[-1].request_id) + 1)
+        return len(chunk), added
     return 0, 0
 
 
-def _put_missing(
-    ledger: Ledger,
-    queue: RequestQueue,
-    requests: Sequence[GenerationRequest],
-    model: str,
-    priority: Priority,
-    room_bytes: int,
-) -> tuple[int, GenerationRequest | None]:
-    """Returns how many were added, and the first that there was no room for."""
-    missing = _missing(ledger, queue, requests)
-    if not missing:
-        return 0, None
-    fitting = _fitting(missing, room_bytes)
-    left = missing[len(fitting)] if len(fitting) < len(missing) else None
-    added = queue.enqueue(fitting, model=model, priority=priority)
-    settled = _settled(ledger, queue, [request.request_id for request in fitting])
+def _put(
+    ledger: Ledger, queue: RequestQueue, requests: Sequence[GenerationRequest], model: str, priority: Priority
+) -> int:
+    """Put requests of one batch, in their order; returns how many were added.
+
+    Where the server refuses them, the mark goes to the first of them: they come again, by `top_up`.
+    """
+    if not requests:
+        return 0
+    try:
+        added = queue.enqueue(requests, model=model, priority=priority)
+    except ResponseError as error:
+        if refused_as_full(error):
+            first = requests[0].request_id
+            queue.move_mark(batch_of(first), index_of(first))
+        raise
+    settled = _settled(ledger, queue, [request.request_id for request in requests])
     if settled:
         queue.forget(settled)
-    return added - len(settled), left
+    return added - len(settled)
 
 
 def _fitting(requests: Iterable[GenerationRequest], room_bytes: int) -> list[GenerationRequest]:
@@ -162,18 +167,20 @@ def _settled(ledger: Ledger, queue: RequestQueue, request_ids: Sequence[str]) ->
     return [request_id for request_id in request_ids if request_id in answered or request_id in final]
 
 
-def _missing(ledger: Ledger, queue: RequestQueue, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
-    """Those that nobody will answer: neither live, nor answered, nor final by now.
+def _missing(
+    ledger: Ledger, queue: RequestQueue, requests: Sequence[GenerationRequest], model: str
+) -> list[GenerationRequest]:
+    """Those that nobody will answer: neither live, nor set aside, nor answered, nor final by now.
 
-    In this order, since a request goes from live to answered to final. The ledger shows the rest as queued before they
-    are: a worker can start a request before `enqueue` returns.
+    In this order, since a request goes from live to set aside or answered, and then to final. The ledger shows the rest
+    as queued before they are: a worker can start a request before `enqueue` returns.
     """
     live = queue.live([request.request_id for request in requests])
     missing = [request for request in requests if request.request_id not in live]
     if not missing:
         return []
-    answered = queue.answered()
-    unanswered = [request for request in missing if request.request_id not in answered]
+    ended = queue.ids_set_aside(model) | queue.answered()
+    unanswered = [request for request in missing if request.request_id not in ended]
     still_open = ledger.requeued([request.request_id for request in unanswered])
     return [request for request in unanswered if request.request_id in still_open]
 

@@ -50,7 +50,18 @@ def read(connection: Redis, batch_ids: Sequence[str]) -> dict[str, int]:
 
 def move(connection: Redis, batch_id: str, mark: int) -> None:
     """Nothing where there is no mark: the server has forgotten all of the batch since it was read."""
-    connection.set(mark_key(batch_id), mark, xx=True, ex=KEEP_SECONDS)
+    with Step(connection) as pipeline:  # back also where the server is full: so what is missing there is put in later
+        pipeline.set(mark_key(batch_id), mark, xx=True, ex=KEEP_SECONDS)
+        pipeline.execute()
+
+
+class _Turn(Lock):
+    """Had also where the server is full: whoever has it finds out how full it is, and what is missing there."""
+
+    def do_acquire(self, token: str) -> bool:
+        with Step(self.redis) as pipeline:
+            pipeline.set(self.name, token, nx=True, px=int(1000 * TURN_SECONDS))
+            return bool(pipeline.execute()[0])
 
 
 @contextmanager
@@ -59,7 +70,7 @@ def turn(connection: Redis, queue: str, *, wait: bool) -> Iterator[bool]:
 
     Raises redis.exceptions.LockError after waiting for WAIT_SECONDS in vain.
     """
-    lock = connection.lock(turn_key(queue), timeout=TURN_SECONDS)
+    lock = _Turn(connection, turn_key(queue), timeout=TURN_SECONDS)
     ours = lock.acquire(blocking=False) or _acquire_later(connection, lock, queue, wait)
     try:
         yield ours

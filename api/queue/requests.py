@@ -17,9 +17,10 @@ from rq.job import JobStatus
 from rq.queue import EnqueueData
 
 from api.duties import do_all
-from api.queue import attempts, entries, fullness, marks
+from api.queue import attempts, entries, marks
 from api.queue.connection import address
 from api.queue.deadlines import on_server_clock
+from api.queue.fullness import Fullness
 from api.queue.hardening import JOB_NAME, SafeJob, valid_id
 from api.queue.impostors import remove_impostors
 from api.queue.prefix_key import PREFIX_FIELD, prefix_key
@@ -78,6 +79,7 @@ class RequestQueue:
         self._timeout = math.ceil(request_timeout_seconds)
         self._settling_seconds = settling_seconds
         self._heartbeat_seconds = heartbeat_seconds
+        self._fullness = Fullness(connection)
 
     @property
     def address(self) -> str:
@@ -142,8 +144,8 @@ class RequestQueue:
             pipeline.execute()
 
     def room(self, model: str, priority: Priority) -> int:
-        """Bytes of requests that may be put into a queue now (api/queue/fullness.py)."""
-        return fullness.room(self._connection, self._queue(queue_name(model, priority)).key)
+        """Bytes of requests that may be put into a queue now, of which there are some (api/queue/fullness.py)."""
+        return self._fullness.room(self._queue(queue_name(model, priority)).key)
 
     def withdraw(self, request_ids: Sequence[str], *, batch_id: str) -> None:
         """Take queued requests out, and stop the batch."""
@@ -155,14 +157,13 @@ class RequestQueue:
         """The requests of the model that failed: they lost max_attempts workers, or their entry is damaged."""
         names = [queue_name(model, priority) for priority in PRIORITIES]
         found = [self._explain(job_id) for name in names for job_id in self._failed_ids(name)]
-        quarantined = cast(dict[bytes, bytes], self._connection.hgetall(QUARANTINE_KEY))
-        wanted = {name.encode() for name in names}
         reason = "its queue entry in Redis is damaged or forged"
-        return found + [
-            SetAside(job_id.decode("utf-8", "replace"), reason)
-            for job_id, name in quarantined.items()
-            if name in wanted
-        ]
+        return found + [SetAside(job_id, reason) for job_id in self._quarantined(names)]
+
+    def ids_set_aside(self, model: str) -> set[str]:
+        """Those of `set_aside`, without the reasons."""
+        names = [queue_name(model, priority) for priority in PRIORITIES]
+        return {job_id for name in names for job_id in self._failed_ids(name)}.union(self._quarantined(names))
 
     def forget(self, request_ids: Sequence[str]) -> None:
         """Delete every trace of the requests from Redis. A worker that runs one of them loses its lease."""
@@ -240,6 +241,11 @@ class RequestQueue:
                 "the failed requests of queue %s held %d entries that are no ids; removed", name, len(foreign)
             )
         return [job_id for member in members if (job_id := valid_id(member)) is not None]
+
+    def _quarantined(self, names: Sequence[str]) -> list[str]:
+        quarantined = cast(dict[bytes, bytes], self._connection.hgetall(QUARANTINE_KEY))
+        wanted = {name.encode() for name in names}
+        return [job_id.decode("utf-8", "replace") for job_id, name in quarantined.items() if name in wanted]
 
     def _explain(self, request_id: str) -> SetAside:
         workers = attempts.lost_workers(self._connection, request_id)

@@ -1,5 +1,6 @@
 """The window of each queue, made small: 6 requests, put there 2 at a time."""
 
+import logging
 import random
 import threading
 
@@ -13,10 +14,12 @@ from api.errors import LedgerError
 from api.identity import new_batch_id
 from api.ledger.connection import writing
 from api.ledger.tables import BATCHES
-from api.queue import fullness
+from api.queue import attempts, fullness
 from api.queue.marks import turn
+from api.queue.quarantine import QUARANTINE_KEY
 from api.queue.requests import SafeQueue, queue_name
 from api.schemas import Batch, Priority, RequestBody
+from api.set_aside import give_up
 from api.states import BatchState
 from api.submission import requeue_missing
 from api.window import place, top_up
@@ -252,3 +255,94 @@ def test_nothing_is_put_into_a_redis_that_is_nearly_full(station: Station) -> No
     while top_up(station.ledger, station.queue):
         pass
     assert waiting(station, "normal") == [*ids(earlier, 0), *ids(batch, 0, 1, 2), *ids(third, 0)]
+
+
+def test_a_nearly_full_redis_is_a_warning_once_and_only_when_there_is_something_to_put(
+    station: Station, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "cidermill.queue")
+    there = enter(station, 2)
+    put(station, there)
+    limit = int(station.redis.info("memory")["used_memory"] / 0.85)
+    station.redis.config_set("maxmemory", limit)
+    assert put(station, there) == 0
+    assert top_up(station.ledger, station.queue) == 0
+    assert caplog.text == ""
+    batch = enter(station, 3)
+    for _ in range(2):
+        assert put(station, batch) == 0
+        assert top_up(station.ledger, station.queue) == 0
+    [warning] = caplog.records
+    assert warning.levelno == logging.WARNING
+    assert f" of {limit} bytes are used, and no requests are put there. The recorder adds them" in warning.getMessage()
+    assert "raise maxmemory" in warning.getMessage()
+    station.redis.config_set("maxmemory", 0)
+    assert top_up(station.ledger, station.queue) == 2
+    assert "Redis has room for requests again" in caplog.text
+    station.redis.config_set("maxmemory", limit)
+    assert top_up(station.ledger, station.queue) == 0
+    assert caplog.text.count("Redis is nearly full") == 2
+
+
+def test_what_a_full_redis_refuses_to_take_back_comes_when_there_is_room(
+    station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = enter(station, 5)
+    put(station, batch)
+    station.queue.forget(ids(batch, 1, 4))
+    station.redis.config_set("maxmemory", 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(station.queue, "room", lambda *_: 10**9)  # there was room when it was asked
+        assert put(station, batch) == 0
+    assert station.queue.marks([batch.id]) == {batch.id: 1}
+    station.redis.config_set("maxmemory", 0)
+    while top_up(station.ledger, station.queue):
+        pass
+    assert waiting(station, "normal") == ids(batch, 0, 2, 3, 1, 4)
+
+
+def test_what_is_set_aside_beyond_a_mark_is_not_queued_anew(station: Station) -> None:
+    batch = enter(station, 3)
+    put(station, batch)
+    failed, damaged = ids(batch, 0, 1)
+    attempts.note_lost(station.redis, failed, "mac-1")
+    station.fail_in_redis(failed)
+    station.redis.lrem(f"rq:queue:{MODEL}:normal", 1, damaged)
+    station.redis.hset(QUARANTINE_KEY, damaged, f"{MODEL}:normal")
+    station.queue.move_mark(batch.id, 0)
+    while top_up(station.ledger, station.queue):
+        pass
+    assert waiting(station, "normal") == ids(batch, 2)
+    assert give_up(station.ledger, station.queue, MODEL) == [failed, damaged]
+    result = station.ledger.request(failed).result
+    assert result is not None
+    assert result.error is not None
+    assert "1 worker died while running it: mac-1" in result.error.message
+
+
+def test_many_waiting_batches_are_walked_past_without_asking_for_room(
+    station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(4):
+        put(station, enter(station, 1))
+    asked: list[str] = []
+    room = station.queue.room
+    monkeypatch.setattr(station.queue, "room", lambda *which: asked.append(which[0]) or room(*which))
+    assert top_up(station.ledger, station.queue) == 0
+    assert asked == []
+    put(station, enter(station, 1))
+    assert asked == [MODEL]
+
+
+def test_the_bytes_of_a_long_queue_are_those_of_a_sample(station: Station) -> None:
+    """4,000 entries, of which every eighth has 9,000 bytes and the others 1,000: 2,000 bytes on average."""
+    with station.redis.pipeline(transaction=False) as pipeline:
+        for number in range(4000):
+            pipeline.hset(f"rq:job:{number}", "data", "x" * (9000 if number % 8 == 0 else 1000))
+            pipeline.rpush(f"rq:queue:{MODEL}:normal", number)
+        pipeline.execute()
+    taken = fullness.QUEUE_BYTES - station.queue.room(MODEL, "normal")
+    assert taken == pytest.approx(4000 * (2000 + fullness.ENTRY_BYTES), rel=0.1)
+    station.redis.ltrim(f"rq:queue:{MODEL}:normal", 0, fullness.SAMPLE - 1)
+    taken = fullness.QUEUE_BYTES - station.queue.room(MODEL, "normal")
+    assert taken == 63 * 9000 + 437 * 1000 + 500 * fullness.ENTRY_BYTES
