@@ -2,16 +2,40 @@
 
 The ledger remembers into which Redis a batch was put, by its address. Where its mark (api/window.py) is gone from
 there, the server has forgotten all it had. A batch that was put into another Redis, or into none, is left to whoever
-resumes it: a recorder that was started for a wrong server takes nothing there.
+resumes it: a recorder that was started for a wrong server takes nothing there. It says so again and again, since the
+same server may go by two addresses.
 """
 
 import logging
+import time
 
 from api.ledger.ledger import Ledger
+from api.ledger.records import RunningBatch
 from api.queue.requests import RequestQueue
 from api.window import put_back
 
 logger = logging.getLogger("cidermill.recorder")
+
+REMINDER_SECONDS = 600.0
+
+
+class Reminders:
+    """What a recorder has said of batches in progress that its Redis does not know and that were not placed in it."""
+
+    def __init__(self) -> None:
+        self._said_at: dict[str, float] = {}
+
+    def say(self, ledger: Ledger, queue: RequestQueue) -> None:
+        """Say what to do about each of them, unless that was said less than REMINDER_SECONDS ago."""
+        strange = [batch for batch in ledger.running_batches() if batch.placed_in != queue.address]
+        marks = queue.marks([batch.id for batch in strange])
+        now = time.monotonic()
+        said = {batch_id: at for batch_id, at in self._said_at.items() if now - at < REMINDER_SECONDS}
+        for batch in strange:
+            if batch.id not in marks and batch.id not in said:
+                said[batch.id] = now
+                _say_where(batch, queue.address)
+        self._said_at = said
 
 
 def reconcile(ledger: Ledger, queue: RequestQueue) -> int:
@@ -24,11 +48,6 @@ def reconcile(ledger: Ledger, queue: RequestQueue) -> int:
     total = 0
     for batch in batches:
         if batch.id not in marks and batch.placed_in != queue.address:
-            there = f"in Redis at {batch.placed_in}" if batch.placed_in else "in no Redis yet"
-            logger.info(
-                "batch %s was placed %s; to have it in this one, at %s: cidermill resume %s",
-                *(batch.id, there, queue.address, batch.id),
-            )
             continue
         _, added = put_back(ledger, queue, batch, lambda _: None)
         total += added
@@ -37,6 +56,18 @@ def reconcile(ledger: Ledger, queue: RequestQueue) -> int:
         elif added:
             logger.warning("Redis had lost %d requests of batch %s: they are queued again", added, batch.id)
     return total
+
+
+def _say_where(batch: RunningBatch, here: str) -> None:
+    if batch.placed_in is None:  # perhaps its command is about to place it
+        words = "batch %s was placed in no Redis yet; to have it in this one, at %s: cidermill resume %s"
+        logger.info(words, batch.id, here, batch.id)
+        return
+    logger.warning(
+        "batch %s was placed in Redis at %s; this one, at %s, does not know it, and nothing of it is put back here. "
+        "To have it here, or if this is the same Redis by another address: cidermill resume %s, with the URL used here",
+        *(batch.id, batch.placed_in, here, batch.id),
+    )
 
 
 def forgotten(ledger: Ledger, queue: RequestQueue) -> bool:

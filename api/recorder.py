@@ -22,7 +22,7 @@ from api.ledger.ledger import Ledger
 from api.queue.impostors import remove_impostors
 from api.queue.requests import RequestQueue
 from api.queue.results import GROUP, ResultsReader
-from api.reconciling import forgotten, reconcile
+from api.reconciling import Reminders, forgotten, reconcile
 from api.refused import record_apart
 from api.schemas import RequestEvent
 from api.set_aside import give_up
@@ -34,6 +34,7 @@ HOUSEKEEPING_SECONDS = 5.0
 EXPIRY_SECONDS = 1.0
 CANCELLING_SECONDS = 1.0
 RECONCILING_SECONDS = 1.0
+REMINDING_SECONDS = 5.0
 TOP_UP_SECONDS = 1.0
 """Between two looks at windows that were full; one that was not is topped up again after the next step."""
 
@@ -68,6 +69,7 @@ class Recorder:
         self._reader = reader
         self._on_finished = on_finished or (lambda _: None)
         self._reconciled = False
+        self._reminders = Reminders()
 
     def step(self, block_ms: int = 1000) -> int:
         """Read once, record in one transaction, acknowledge; returns the number of entries.
@@ -121,6 +123,7 @@ class Recorder:
             Duty("expiry", lambda: expire_overdue(self._ledger, self._queue), EXPIRY_SECONDS),
             Duty("cancelling", lambda: go_on_cancelling(self._ledger, self._queue), CANCELLING_SECONDS),
             Duty("reconciling", self.reconcile, RECONCILING_SECONDS),
+            Duty("reminding", lambda: self._reminders.say(self._ledger, self._queue), REMINDING_SECONDS),
             Duty("housekeeping", self.housekeeping, HOUSEKEEPING_SECONDS),
             Duty("topping up", lambda: top_up(self._ledger, self._queue), TOP_UP_SECONDS),
         ]

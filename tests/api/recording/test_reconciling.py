@@ -15,7 +15,7 @@ from api.queue.marks import mark_key, turn_key
 from api.queue.requests import RequestQueue
 from api.queue.results import RESULTS_STREAM, publish_result
 from api.queue.server import PrivateServer
-from api.reconciling import forgotten, reconcile
+from api.reconciling import REMINDER_SECONDS, Reminders, forgotten, reconcile
 from api.recorder import Recorder, reader_of
 from api.schemas import Batch, RequestCounts
 from api.states import RequestState
@@ -133,13 +133,15 @@ def test_a_batch_goes_into_no_other_redis_than_its_own(
         queue = RequestQueue(redis, max_attempts=2, request_timeout_seconds=60, settling_seconds=0)
         with caplog.at_level(logging.INFO, "cidermill.recorder"):
             assert reconcile(station.ledger, queue) == 0
+            Reminders().say(station.ledger, queue)
         assert not forgotten(station.ledger, queue)
         assert top_up(station.ledger, queue) == 0
         assert queue.depth(MODEL)["normal"] == 0
         here, there = queue.address, station.queue.address
         assert (
-            f"batch {batch.id} was placed in Redis at {there}; "
-            f"to have it in this one, at {here}: cidermill resume {batch.id}"
+            f"batch {batch.id} was placed in Redis at {there}; this one, at {here}, does not know it, and nothing of "
+            "it is put back here. To have it here, or if this is the same Redis by another address: "
+            f"cidermill resume {batch.id}, with the URL used here"
         ) in caplog.text
         assert f"batch {nowhere.id} was placed in no Redis yet; to have it in this one" in caplog.text
         assert requeue_missing(station.ledger, queue, batch.id) == 3
@@ -149,6 +151,43 @@ def test_a_batch_goes_into_no_other_redis_than_its_own(
         assert top_up(station.ledger, queue) == 2
     finally:
         other.stop()
+
+
+def test_a_redis_of_two_addresses_that_forgets_a_batch_is_a_warning_now_and_then(
+    station: Station, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    batch = placed(station, 3)
+    station.ledger.note_placed(batch.id, "mill:6379/0")
+    now = 1000.0
+    monkeypatch.setattr("api.reconciling.time.monotonic", lambda: now)
+    reminders = Reminders()
+
+    def said() -> int:
+        caplog.clear()
+        reminders.say(station.ledger, station.queue)
+        return len([record for record in caplog.records if record.levelno == logging.WARNING])
+
+    assert said() == 0  # it is there
+    station.redis.flushall()
+    assert said() == 1
+    assert f"batch {batch.id} was placed in Redis at mill:6379/0; this one, at {station.queue.address}" in caplog.text
+    now += REMINDER_SECONDS - 1
+    assert said() == 0
+    now += 1
+    assert said() == 1
+    now += REMINDER_SECONDS
+    requeue_missing(station.ledger, station.queue, batch.id)
+    assert said() == 0
+
+
+def test_the_recorder_says_which_batch_its_redis_does_not_know(
+    station: Station, caplog: pytest.LogCaptureFixture
+) -> None:
+    batch = placed(station, 1)
+    station.ledger.note_placed(batch.id, "mill:6379/0")
+    station.redis.flushall()
+    with running(station.recorder()):
+        wait_until(lambda: f"batch {batch.id} was placed in Redis at mill:6379/0" in caplog.text, "the warning")
 
 
 def test_two_ledgers_on_an_emptied_server_queue_what_is_theirs(station: Station, tmp_path: Path) -> None:
