@@ -236,8 +236,9 @@ class Ledger:
     def recount(self) -> dict[str, dict[str, int]]:
         """Count the requests of all open batches, and mend the counts that a process of an older version left wrong.
 
-        Returns by batch id what was added to the count of which state. A batch of which nothing is open is closed. A
-        full count of a million requests takes a second, without the write lock where nothing is wrong.
+        Returns by batch id what was added to the count of which state. A batch of which nothing is open is closed.
+        A full count of a million requests of 3 kB takes 1 to 2 s, and 9 s from a cold disk of 0.5 GB/s (2 cores,
+        2026-11-30). It is made without the write lock, and once more, with it, of a batch that was wrong.
         """
         with reading(self.engine, self.path) as connection:
             wrong = batches.miscounted_batches(connection)
