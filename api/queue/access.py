@@ -72,6 +72,7 @@ EXPIRE cidermill:lost:x 1
 EXPIRE rq:results:x 1
 PERSIST rq:job:x
 SET rq:clean_registries:x 1
+TTL rq:clean_registries:x
 SET rq:queue:x:intermediate:first_seen:x 1
 TTL rq:queue:x:intermediate:first_seen:x
 SET cidermill:ended:x 1

@@ -132,7 +132,11 @@ class SafeQueue(Queue):
             return False
         with self.connection.pipeline() as pipeline:  # which a full server does not refuse to a worker
             pipeline.set(self.registry_cleaning_key, 1, nx=True, ex=CLEANING_SECONDS)
-            return bool(pipeline.execute()[0])
+            pipeline.ttl(self.registry_cleaning_key)
+            acquired, left = pipeline.execute()
+        if not 0 <= left <= CLEANING_SECONDS:  # forged: it would never end
+            self.connection.delete(self.registry_cleaning_key)
+        return bool(acquired)
 
     def clean(self) -> None:
         """Bring back requests of dead workers, unless another process is at it.

@@ -200,6 +200,15 @@ def test_one_process_cleans_at_a_time(queue: RequestQueue, redis: Redis) -> None
     assert 0 < redis.ttl("rq:clean_registries:m:normal") <= 3
 
 
+def test_a_forged_turn_to_clean_ends(queue: RequestQueue, redis: Redis) -> None:
+    _enqueue(queue, _requests(1))
+    _start(redis, f"{BATCH}-0", "w", -1)
+    redis.set("rq:clean_registries:m:normal", "for ever")
+    queue.maintain("m")
+    queue.maintain("m")
+    assert redis.zcard(LEASES) == 0
+
+
 def test_request_stranded_on_its_way_to_a_worker_is_given_back(queue: RequestQueue, redis: Redis) -> None:
     _enqueue(queue, _requests(2))
     redis.lmove(LIST, f"{LIST}:intermediate")
