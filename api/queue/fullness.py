@@ -66,5 +66,5 @@ class Fullness:
                 *(used, limit, round(100 * FULL)),
             )
         elif self._nearly_full and not nearly_full:
-            logger.info("Redis has room for requests again: %d of %d bytes are used", used, limit)
+            logger.info("Redis has room for requests again: %d bytes are used", used)
         self._nearly_full = nearly_full
