@@ -18,19 +18,17 @@ from api.queue.requests import RequestQueue
 logger = logging.getLogger("cidermill.recorder")
 
 
-def cancel(ledger: Ledger, queue: RequestQueue | None, batch_id: str) -> int:
-    """Cancel what is open of a batch, and tell the workers; returns how many requests were cancelled.
+def cancel(ledger: Ledger, queue: RequestQueue | None, batch_id: str) -> None:
+    """Cancel what is open of a batch, and tell the workers.
 
     queue: None where there is no Redis. Raises NotFoundError, LedgerError, redis.exceptions.RedisError.
     """
-    before = ledger.batch(batch_id).counts.cancelled
     ledger.begin_cancelling(batch_id)
     if queue is not None:
         queue.stop(batch_id)
     while some := ledger.cancel(batch_id):
         if queue is not None:
             withdraw(queue, batch_id, some)
-    return ledger.batch(batch_id).counts.cancelled - before
 
 
 def go_on_cancelling(ledger: Ledger, queue: RequestQueue) -> list[str]:

@@ -174,12 +174,14 @@ def cancel(batch: BatchId, redis: RedisUrl = None, data_dir: DataDir = None) -> 
 
     workspace = Workspace(data_dir=data_dir, redis=redis)
     batch_id = workspace.ledger.resolve(batch)
+    before = workspace.ledger.batch(batch_id).counts.cancelled
     workspace.ledger.begin_cancelling(batch_id)  # also where Redis does not answer
     connection = workspace.reach()
     queue = None if connection is None else workspace.queue(connection)
-    cancelled = closing.cancel(workspace.ledger, queue, batch_id)
-    typer.echo(f"{counted(cancelled, 'request')} of {batch_id} cancelled", err=True)
-    _emit_batches([workspace.ledger.batch(batch_id)])
+    closing.cancel(workspace.ledger, queue, batch_id)
+    after = workspace.ledger.batch(batch_id)
+    typer.echo(f"{counted(after.counts.cancelled - before, 'request')} of {batch_id} cancelled", err=True)
+    _emit_batches([after])
 
 
 def _say(message: str) -> None:
