@@ -26,7 +26,7 @@ def test_what_the_recorder_cancels_for_the_command_counts_as_its_own(
             fingerprint="f",
             output_path=None,
             output_format="jsonl",
-            lines=[InputLine(line, None, RequestBody(prompt="p")) for line in (1, 2, 3)],
+            lines=[InputLine(line, f"c{line}", RequestBody(prompt="p")) for line in (1, 2, 3)],
         )
 
         def recorder_is_first(_: Workspace) -> None:
