@@ -111,6 +111,8 @@ class GenerationJob:
                 return
         self._tell_start(run)
         logger.info("started", extra=about(run.request_id, self._worker, attempt=run.attempt))
+        if not self._still_ours(run):  # the machine slept since it took the request, which may be answered by now
+            return
         run.begun = True
         try:
             result, stats = self._engine.generate(request, on_tokens=run.on_tokens, should_stop=run.should_stop)

@@ -2,6 +2,7 @@
 of Redis."""
 
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from worker.job import GenerationJob
 from worker.outbox import Outbox
 from worker.pulse import Pulse
 from worker.rq_worker import GenerationWorker
+from worker.run import Run
 from worker.shutdown import Shutdown
 
 ONE, TWO = f"{BATCH}-0", f"{BATCH}-1"
@@ -160,6 +162,28 @@ def test_what_was_lost_is_not_handed_back(bench: Bench) -> None:
     assert bench.waiting() == [TWO]
     assert bench.left_behind() == []
     assert bench.redis.exists(f"rq:job:{ONE}") == 0
+
+
+def test_what_ran_elsewhere_while_the_machine_slept_is_not_generated(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell_start = GenerationJob._tell_start
+
+    def tell_and_sleep(job: GenerationJob, run: Run) -> None:
+        tell_start(job, run)
+        run._renewed_at = time.monotonic() - 60, time.time() - 60
+        for member in bench.redis.zrange(LEASES, 0, -1):
+            bench.redis.zadd(LEASES, {member: 1})
+        bench.queue.maintain("m")
+        bench.shutdown.request()
+
+    monkeypatch.setattr(GenerationJob, "_tell_start", tell_and_sleep)
+    generated: list[bool] = []
+    bench.work(lambda: generated.append(True))
+    assert not generated
+    assert bench.events() == [("started", ONE, 1), ("requeued", ONE, 1)]
+    assert bench.waiting() == [ONE, TWO]
+    assert bench.left_behind() == []
 
 
 def test_a_request_of_a_cancelled_batch_does_not_start(bench: Bench) -> None:
