@@ -155,5 +155,6 @@ def test_busy_worker_shows_its_progress(station: Station) -> None:
     wait_until(lambda: any(w.tokens > 3 for w in live_workers(station.redis)), "tokens")
     [worker] = live_workers(station.redis)
     assert (worker.state, worker.request_id, worker.chip) == ("busy", request_id, "paper")
-    assert scripted_text("a prompt", 400).startswith(worker.tail.strip())
+    assert len(worker.tail) > 20
+    assert worker.tail.strip() in scripted_text("a prompt", 400)
     assert worker.pid in {process.pid for process in station.processes}
