@@ -64,7 +64,8 @@ def expire_overdue(ledger: Ledger, queue: RequestQueue) -> list[str]:
 def withdraw(queue: RequestQueue, batch_id: str, request_ids: Iterable[str]) -> None:
     """Take requests that the ledger has closed out of Redis, and stop those that run.
 
-    Of a batch that was placed in this Redis, those beyond its mark are not there. Raises redis.exceptions.RedisError.
+    Of a batch that was placed in this Redis, those beyond its mark are not there; where the mark was moved back, some
+    are, and are dropped by the worker that takes them. Raises redis.exceptions.RedisError.
     """
     mark = queue.marks([batch_id]).get(batch_id)
     there = [request_id for request_id in request_ids if mark is None or index_of(request_id) < mark]
