@@ -14,6 +14,7 @@ Where the mark is gone, the server has forgotten all it had; the recorder mends 
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain, islice
 
 from redis.exceptions import ResponseError
@@ -134,16 +135,12 @@ def _put(
     if not requests:
         return 0
     try:
-        added = queue.enqueue(requests, model=model, priority=priority)
+        return queue.enqueue(requests, model=model, priority=priority, settled=partial(_settled, ledger, queue))
     except ResponseError as error:
         if refused_as_full(error):
             first = requests[0].request_id
             queue.move_mark(batch_of(first), index_of(first))
         raise
-    settled = _settled(ledger, queue, [request.request_id for request in requests])
-    if settled:
-        queue.forget(settled)
-    return added - len(settled)
 
 
 def _fitting(requests: Iterable[GenerationRequest], room_bytes: int) -> list[GenerationRequest]:
@@ -157,14 +154,13 @@ def _fitting(requests: Iterable[GenerationRequest], room_bytes: int) -> list[Gen
     return found
 
 
-def _settled(ledger: Ledger, queue: RequestQueue, request_ids: Sequence[str]) -> list[str]:
+def _settled(ledger: Ledger, queue: RequestQueue, request_ids: Sequence[str]) -> set[str]:
     """Those that became answered or final, by a worker that Redis forgot or by a cancellation, before they were put.
 
-    A result that comes after that ends the entry that it finds. In this order, as in `_missing`.
+    In this order, as in `_missing`.
     """
     answered = queue.answered()
-    final = ledger.final(request_ids)
-    return [request_id for request_id in request_ids if request_id in answered or request_id in final]
+    return answered.intersection(request_ids) | ledger.final(request_ids)
 
 
 def _missing(

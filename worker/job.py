@@ -20,8 +20,7 @@ from api.queue.access import forbids
 from api.queue.deadlines import seconds_left
 from api.queue.impostors import remove_impostors
 from api.queue.requests import cancel_key
-from api.queue.results import publish, publish_result
-from api.queue.steps import refused_as_full
+from api.queue.results import publish_result
 from api.schemas import GenerationRequest, GenerationResult, JobStats, RequestError, RequestEvent
 from api.transitions import about
 from worker.outbox import Outbox
@@ -109,9 +108,11 @@ class GenerationJob:
             if run.should_stop() and run.stopped_by is StopReason.EXPIRED:
                 self._bring_home(run, self._event(run, "expired"))
                 return
-        self._tell_start(run)
+        if not run.tell_start(self._event(run, "started")):
+            run.lost()
+            return
         logger.info("started", extra=about(run.request_id, self._worker, attempt=run.attempt))
-        if not self._still_ours(run):  # the machine slept since it took the request, which may be answered by now
+        if not self._still_ours(run):  # the machine slept since it was told, and the request may be answered by now
             return
         run.begun = True
         try:
@@ -132,14 +133,6 @@ class GenerationJob:
             self.completed += 1
             run.answered = result.error is None
         self._finish(run, result, stats)
-
-    def _tell_start(self, run: Run) -> None:
-        """A full Redis may do without: the answer says as much."""
-        try:
-            publish(self._connection, self._event(run, "started"))
-        except exceptions.ResponseError as error:
-            if not refused_as_full(error):
-                raise
 
     def upkeep(self) -> None:
         """After a request, when nobody waits for this worker."""
@@ -170,7 +163,7 @@ class GenerationJob:
             self._finish(run, GenerationResult(request_id=run.request_id, error=final), None)
 
     def _still_ours(self, run: Run) -> bool:
-        """Whether the lease is held, as far as Redis tells."""
+        """Whether the request is still wanted of this worker, as far as Redis tells."""
         with suppress(exceptions.RedisError):
             if not run.still_ours():
                 run.lost()

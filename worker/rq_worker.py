@@ -208,12 +208,14 @@ class GenerationWorker(BookkeepingWorker):
                 return
 
     def _run_of(self, job: GenerationRqJob, execution: Execution) -> Run:
+        registry = job.started_job_registry
+
         def still_ours() -> bool:
             if run.silence < self._lease_seconds / 2:  # nobody ends a lease so early
                 return True
             set_patience(self.connection, 0)  # an outage is waited out when the answer is told
             try:
-                return job.started_job_registry.holds(execution)
+                return registry.is_wanted(execution, job)
             finally:
                 set_patience(self.connection, self._patience_seconds)
 
@@ -222,6 +224,7 @@ class GenerationWorker(BookkeepingWorker):
             cast(int, job.timeout),
             self._shutdown_request.hand_back_due,
             worker=self.name,
+            tell_start=lambda event: registry.tell_start(execution, job, event),
             still_ours=still_ours,
             failed_before_on=job.failure.machine if job.failure else None,
             execution_key=execution.key,

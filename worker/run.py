@@ -19,6 +19,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from api.identity import batch_of
+from api.schemas import RequestEvent
 from api.transitions import about
 from worker.retry import ErrorKind
 
@@ -40,8 +41,9 @@ class Run:
     """A running attempt. Fields are assigned whole, so any thread may read and write them without a lock.
 
     timeout_seconds: wall time, counted from now. hand_back_due: whether the worker wants to be rid of the request.
-    still_ours: whether the lease has not been lost, asked before an end is told. failed_before_on: the machine of an
-    earlier attempt that failed. execution_key: what Redis keeps about this attempt alone.
+    tell_start: publishes that the generation begins; false, and nothing was published, where nobody wants it any more.
+    still_ours: whether the request is still wanted of this worker, asked before an end is told. failed_before_on: the
+    machine of an earlier attempt that failed. execution_key: what Redis keeps about this attempt alone.
 
     attempt: its number, from 1; 0 until it is counted. begun: whether the engine has had the request. told: whether
     its end is on the results stream. answered: whether a result came of it that is no error. failed_with: of a run
@@ -55,12 +57,14 @@ class Run:
         hand_back_due: Callable[[], bool],
         *,
         worker: str = "",
+        tell_start: Callable[[RequestEvent], bool] = lambda _: True,
         still_ours: Callable[[], bool] = lambda: True,
         failed_before_on: str | None = None,
         execution_key: str = "",
     ) -> None:
         self.request_id = request_id
         self.worker = worker
+        self.tell_start = tell_start
         self.still_ours = still_ours
         self.failed_before_on = failed_before_on
         self.execution_key = execution_key

@@ -21,6 +21,9 @@ HMGET rq:job:x status
 HSTRLEN rq:job:x data
 HEXISTS cidermill:quarantine x
 HSET rq:job:x status queued
+HGET rq:job:x status
+EXPIRE rq:job:x 1
+PERSIST rq:job:x
 SADD rq:queues x
 SADD cidermill:leaving:x y
 SMEMBERS rq:queues

@@ -31,6 +31,24 @@ end
 """
 """One pass over the list, however many ids leave it: LREM of each would be quadratic."""
 
+ENTERED = JobStatus.DEFERRED
+"""The status of an entry that is in no list yet."""
+ENTERED_SECONDS = 3600
+"""How long such an entry stays whose writer died before he released it."""
+RELEASE = f"""
+local released = 0
+for place = 2, #ARGV do
+  local key = ARGV[1] .. ARGV[place]
+  if redis.call('HGET', key, 'status') == '{ENTERED.value}' then
+    redis.call('HSET', key, 'status', '{JobStatus.QUEUED.value}')
+    redis.call('PERSIST', key)
+    redis.call('RPUSH', KEYS[1], ARGV[place])
+    released = released + 1
+  end
+end
+return released
+"""
+
 T = TypeVar("T")
 
 
@@ -84,6 +102,12 @@ def _held(connection: Redis, queue: str | None) -> set[str]:
     key = SafeQueue(queue, connection).started_job_registry.key
     members = cast(list[bytes], connection.zrange(key, 0, -1))
     return {member.decode("utf-8", "replace").partition(":")[0] for member in members}
+
+
+def release(connection: Redis, queue_key: str, request_ids: Sequence[str]) -> int:
+    """Let workers take entered requests, in this order; one that ended meanwhile stays ended. Returns how many."""
+    namespace = Job.redis_job_namespace_prefix
+    return cast(int, connection.eval(RELEASE, 1, queue_key, namespace, *request_ids))
 
 
 def remove_from_lists(connection: Redis, request_ids: Iterable[str]) -> list[str]:

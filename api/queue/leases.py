@@ -33,7 +33,7 @@ from rq.utils import utcformat
 from api.queue import attempts, deaths, last_seen
 from api.queue.guarded import carry_out
 from api.queue.quarantine import UnreadableJob, quarantine
-from api.queue.results import ANSWERED_SECONDS, publish
+from api.queue.results import ANSWERED_SECONDS, RESULTS_STREAM, fields, publish
 from api.schemas import RequestEvent, WorkerInfo
 from api.transitions import about
 
@@ -64,6 +64,17 @@ redis.call('PERSIST', KEYS[2])
 redis.call('LREM', KEYS[3], 1, ARGV[2])
 return 1
 """
+WANTED = """
+local held = redis.call('ZSCORE', KEYS[1], ARGV[1])
+local wanted = held and redis.call('HGET', KEYS[2], 'status') ~= 'finished'
+"""
+TELL_START = f"""{WANTED}
+if not wanted then return 0 end
+local told = redis.pcall('XADD', KEYS[3], '*', ARGV[2], ARGV[3])
+if type(told) == 'table' and told.err and not told.err:find('OOM', 1, true) then return told end
+return 1
+"""
+"""A full server may do without: the answer says as much."""
 END = """
 local job = redis.call('TYPE', KEYS[2]).ok == 'hash'
 if redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then
@@ -165,6 +176,16 @@ class LeaseRegistry(StartedJobRegistry):
         counted = (attempts.attempts_key(job.id), attempts.lost_key(job.id))
         keys = (self.key, job.key, execution.key, f"rq:executions:{job.id}", *counted)
         pipeline.eval(END, len(keys), *keys, execution.composite_key, str(ANSWERED_SECONDS))
+
+    def tell_start(self, execution: Execution, job: Job, event: RequestEvent) -> bool:
+        """Publish that a generation begins, unless nobody wants it any more (`is_wanted`), as one step."""
+        keys = (self.key, job.key, RESULTS_STREAM)
+        return bool(self.connection.eval(TELL_START, 3, *keys, execution.composite_key, *fields(event)))
+
+    def is_wanted(self, execution: Execution, job: Job) -> bool:
+        """Whether the lease still belongs to this execution, and nobody else has answered the request meanwhile."""
+        script = f"{WANTED} return wanted and 1 or 0"
+        return bool(self.connection.eval(script, 2, self.key, job.key, execution.composite_key))
 
     def holds(self, execution: Execution) -> bool:
         """Whether the lease still belongs to this execution."""

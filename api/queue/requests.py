@@ -6,15 +6,15 @@ soon after: results do not come back through RQ but through the results stream (
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from redis import Redis
 from rq import Retry
-from rq.job import JobStatus
-from rq.queue import EnqueueData
+from rq.job import Job, JobStatus
+from rq.utils import now
 
 from api.duties import do_all
 from api.queue import attempts, entries, marks
@@ -92,19 +92,26 @@ class RequestQueue:
         *,
         model: str,
         priority: Priority,
+        settled: Callable[[Sequence[str]], Collection[str]] = lambda _: (),
         on_enqueued: Callable[[int], None] | None = None,
     ) -> int:
         """Put requests at the tail, in order; those that Redis already holds as live are skipped.
 
-        on_enqueued: called after each chunk with the number of requests seen so far. Returns how many were added.
+        settled: those of some ids that are not to run after all. It is asked when their entries are there and no worker
+        takes them yet: whatever ends a request from then on ends its entry, too. on_enqueued: called after each chunk
+        with the number of requests seen so far. Returns how many were added.
         """
         queue = self._queue(queue_name(model, priority))
         added = seen = 0
         for chunk in entries.chunks(requests):
             live = self.live([request.request_id for request in chunk])
             fresh = {request.request_id: request for request in chunk if request.request_id not in live}
-            self._enqueue_chunk(queue, on_server_clock(self._connection, list(fresh.values())))
-            added += len(fresh)
+            if fresh:
+                self._enter(queue, on_server_clock(self._connection, list(fresh.values())))
+                over = settled(list(fresh))
+                if over:
+                    self.forget(over)
+                added += entries.release(self._connection, queue.key, [one for one in fresh if one not in over])
             seen += len(chunk)
             if on_enqueued is not None:
                 on_enqueued(seen)
@@ -165,7 +172,7 @@ class RequestQueue:
         names = [queue_name(model, priority) for priority in PRIORITIES]
         return {job_id for name in names for job_id in self._failed_ids(name)}.union(self._quarantined(names))
 
-    def forget(self, request_ids: Sequence[str]) -> None:
+    def forget(self, request_ids: Collection[str]) -> None:
         """Delete every trace of the requests from Redis. A worker that runs one of them loses its lease."""
         entries.remove_from_lists(self._connection, request_ids)
         entries.end_leases(self._connection, request_ids)
@@ -206,30 +213,34 @@ class RequestQueue:
         settling, heartbeat = self._settling_seconds, self._heartbeat_seconds
         return SafeQueue(name, self._connection, settling_seconds=settling, heartbeat_seconds=heartbeat)
 
-    def _enqueue_chunk(self, queue: SafeQueue, requests: Sequence[GenerationRequest]) -> None:
-        if not requests:
-            return
+    def _enter(self, queue: SafeQueue, requests: Sequence[GenerationRequest]) -> None:
+        """Write the entries, which nobody takes before they are released."""
         with self._connection.pipeline() as pipeline:
+            pipeline.sadd(entries.QUEUES_KEY, queue.key)
             for request in requests:
                 # A finished or failed job of this id has an expiry, which would take the new one with it.
                 entries.drop(pipeline, request.request_id, [queue.name])
-            queue.enqueue_many([self._entry(request) for request in requests], pipeline=pipeline)
-            for request in requests:
+                job = self._job(queue, request)
+                job.save(pipeline=pipeline)
+                pipeline.expire(job.key, entries.ENTERED_SECONDS)
                 if key := prefix_key(request):
-                    pipeline.hset(SafeJob.key_for(request.request_id), PREFIX_FIELD, key)
+                    pipeline.hset(job.key, PREFIX_FIELD, key)
             pipeline.execute()
 
-    def _entry(self, request: GenerationRequest) -> EnqueueData:
-        return SafeQueue.prepare_data(
-            cast(Any, JOB_NAME),
-            args=[request.model_dump(mode="json", exclude_defaults=True)],
+    def _job(self, queue: SafeQueue, request: GenerationRequest) -> Job:
+        job = queue.create_job(
+            JOB_NAME,
+            args=(request.model_dump(mode="json", exclude_defaults=True),),
             timeout=self._timeout,
             result_ttl=FINISHED_SECONDS,
             failure_ttl=FAILED_SECONDS,
             description=request.request_id,  # RQ's default is the whole payload, once more
             job_id=request.request_id,
+            status=entries.ENTERED,
             retry=self._retry,
         )
+        job.enqueued_at = now()
+        return job
 
     def _failed_ids(self, name: str) -> list[str]:
         """Without those that are no ids, which are removed."""

@@ -71,7 +71,7 @@ Entry = tuple[str, RequestEvent | None]
 
 def publish(connection: Redis, event: RequestEvent) -> None:
     """Append an event; given a pipeline, the event is part of its transaction."""
-    connection.xadd(RESULTS_STREAM, {FIELD: _serialized(event)})
+    connection.xadd(RESULTS_STREAM, dict([fields(event)]))
 
 
 def publish_result(connection: Redis, event: RequestEvent) -> None:
@@ -80,8 +80,13 @@ def publish_result(connection: Redis, event: RequestEvent) -> None:
     A worker that dies before it has booked the request, or wakes up when it was handed on, so leaves nothing that
     anybody would run again. Published twice, when the server's answer is lost on the way, it is recorded once.
     """
-    arguments = (FIELD, _serialized(event), str(ANSWERED_SECONDS))
+    arguments = (*fields(event), str(ANSWERED_SECONDS))
     connection.eval(ANSWER, 2, RESULTS_STREAM, Job.key_for(event.request_id), *arguments)
+
+
+def fields(event: RequestEvent) -> tuple[str, str]:
+    """The one field of an entry of the stream, and its value."""
+    return FIELD, event.model_dump_json(exclude_defaults=True)
 
 
 def answered(connection: Redis) -> set[str]:
@@ -181,10 +186,6 @@ class ResultsReader:
     def _group_read(self, start: str, count: int) -> list[Entry]:
         arguments = (self._group, self._consumer, start, str(count), str(MOST_BYTES))
         return _parsed(cast(Any, self._connection.eval(READ, 1, RESULTS_STREAM, *arguments)))
-
-
-def _serialized(event: RequestEvent) -> str:
-    return event.model_dump_json(exclude_defaults=True)
 
 
 def _parsed(entries: Iterable[tuple[bytes, Sequence[bytes] | None]]) -> list[Entry]:

@@ -67,15 +67,25 @@ def counts_add_up(history: History) -> Iterator[Violation]:
 
 
 def nothing_recorded_runs_again(history: History) -> Iterator[Violation]:
-    """No generation starts after the request's result was recorded."""
+    """No generation starts after the request's result was recorded.
+
+    A worker asks first whether anybody wants it, and what is recorded between question and start is nobody's fault: the
+    question counts, unless the worker then waited for longer than one fault explains.
+    """
     recorded: dict[str, float] = {}
     for note in history.of_kind(RECORDS):
         assert note.request_id is not None
         recorded.setdefault(note.request_id, note.at)
-    for note in history.of_kind("start"):
+    asked: dict[tuple[str, str], float] = {}
+    for note in history.of_kind("asks", "start"):
         assert note.request_id is not None
-        if note.at > recorded.get(note.request_id, note.at):
-            late = note.at - recorded[note.request_id]
+        if note.kind == "asks":
+            asked[note.process, note.request_id] = note.at
+            continue
+        question = asked.get((note.process, note.request_id), -inf)
+        at = question if note.at - question <= history.longest_fault else note.at
+        if at > recorded.get(note.request_id, at):
+            late = at - recorded[note.request_id]
             says = f"{note.process} started it {late:.3f} s after its result was recorded"
             yield Violation("ran_again", note.request_id, says)
 

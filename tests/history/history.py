@@ -53,9 +53,9 @@ class BatchRow:
 class Note:
     """A line of a process's own log. at: seconds since the epoch. kind:
 
-    start, end (a generation), kill (this process, at `phase`), recorded (a result is committed), death (a process,
-    noted by the runner), stop (a process, by SIGSTOP), wipe (Redis lost its data), outage and outage_over (of the
-    process "server", or of all "workers").
+    asks (whether a generation may start), start, end (a generation), kill (this process, at `phase`), recorded (a
+    result is committed), death (a process, noted by the runner), stop (a process, by SIGSTOP), wipe (Redis lost its
+    data), outage and outage_over (of the process "server", or of all "workers").
     """
 
     at: float

@@ -91,6 +91,16 @@ def note(*fields: object) -> Callable[[History], None]:
     return lambda history: history.notes.append(Note(*fields))  # type: ignore[arg-type]
 
 
+def asked_and_started(asked_at: float, started_at: float) -> Callable[[History], None]:
+    """By w5, while the request runs on w4 and is recorded at 8."""
+
+    def plant(history: History) -> None:
+        history.notes += [Note(asked_at, "asks", "w5", DONE), Note(started_at, "start", "w5", DONE)]
+        history.notes.sort(key=lambda one: one.at)
+
+    return plant
+
+
 def batch(batch_id: str = B, **changes: object) -> Callable[[History], None]:
     def plant(history: History) -> None:
         history.batches[batch_id] = replace(history.batches[batch_id], **changes)
@@ -132,6 +142,9 @@ PLANTED: dict[str, tuple[Callable[[History], object], set[tuple[str, str]]]] = {
     "total": (batch(total=6), {("counts", B)}),
     "open batch": (batch(state="in_progress"), {("counts", B)}),
     "ran again": (note(8.1, "start", "w5", DONE), {("ran_again", DONE)}),
+    "ran again, and had asked": (asked_and_started(8.05, 8.1), {("ran_again", DONE)}),
+    "ran again, and had asked long before": (asked_and_started(7.9, 11.0), {("ran_again", DONE)}),
+    "recorded between question and start": (asked_and_started(7.9, 8.1), set()),
     "another's answer": (row(DONE, text="unwanted"), {("attribution", DONE)}),
     "never generated": (forget("end"), {("attribution", DONE), ("attribution", IN_TIME)}),
     "set aside for nothing": (forget("kill"), {("cause", POISON)}),

@@ -11,7 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rq.executions import Execution
+from rq.job import Job
+
 import worker.outbox
+from api.queue.leases import LeaseRegistry
 from api.schemas import GenerationRequest, GenerationResult, JobStats
 from api.settings import load_settings
 from tests.history.control import Journal, Trap, full_disk
@@ -67,6 +71,17 @@ def mark(owner: Any, name: str, phase: str, trap: Trap, request_of: Callable[...
     setattr(owner, name, marked)
 
 
+def note_questions(name: str, journal: Journal) -> None:
+    """Let each call of the method of a lease registry be noted before it is made."""
+    original = getattr(LeaseRegistry, name)
+
+    def noted(registry: LeaseRegistry, execution: Execution, job: Job, *others: Any) -> bool:
+        journal.note("asks", job.id)
+        return bool(original(registry, execution, job, *others))
+
+    setattr(LeaseRegistry, name, noted)
+
+
 def set_traps(trap: Trap) -> None:
     mark(GenerationWorker, "_look", "dequeued", trap, lambda found, _: found[0].id if found else None)
     mark(GenerationWorker, "prepare_execution", "leased", trap, lambda _, worker, job: job.id)
@@ -95,6 +110,8 @@ def main() -> None:
     trap = Trap(control / f"kill-{station['slot']}", journal)
     fill_disk_at_will(control / "outbox-full")
     set_traps(trap)
+    for question in ("tell_start", "is_wanted"):
+        note_questions(question, journal)
     engine = JournalingEngine(journal, trap, station["seconds_per_token"])
     serve(load_settings(**json.loads(settings_text)), lambda: engine, name=name, **json.loads(arguments_text))
 

@@ -1,5 +1,6 @@
 import json
 import zlib
+from collections.abc import Sequence
 
 import pytest
 from redis import Redis
@@ -14,9 +15,10 @@ from api.queue.hardening import JOB_NAME, SafeJob
 from api.queue.leases import server_time
 from api.queue.quarantine import quarantine
 from api.queue.requests import RequestQueue, SetAside, cancel_key, queue_name
+from api.queue.results import publish_result
 from api.queue.safe_queue import FIRST_SEEN_SECONDS, GRACE_SECONDS, SafeQueue
 from api.queue.server import PrivateServer
-from api.schemas import ChatMessage, GenerationRequest, Priority
+from api.schemas import ChatMessage, GenerationRequest, GenerationResult, Priority, RequestEvent
 
 BATCH = "batch_01TEST"
 LIST = "rq:queue:m:normal"
@@ -81,6 +83,39 @@ def test_live_requests_are_not_queued_twice(queue: RequestQueue, redis: Redis) -
     _start(redis, f"{BATCH}-0", "w", 60)
     assert _enqueue(queue, _requests(5)) == 2
     assert queue.depth("m")["normal"] == 4
+
+
+def test_nobody_takes_what_is_asked_about_and_what_is_settled_vanishes(queue: RequestQueue, redis: Redis) -> None:
+    requests = _requests(4)
+    ids = _ids(requests)
+    result = GenerationResult(request_id=ids[2], text="t", finish_reason="stop")
+    answer = RequestEvent(kind="finished", request_id=ids[2], worker="w", attempt=1, at=1, result=result)
+
+    def settled(asked: Sequence[str]) -> list[str]:
+        assert asked == ids
+        assert redis.llen(LIST) == 0
+        assert queue.live(ids) == set()
+        assert all(redis.ttl(f"rq:job:{request_id}") > 0 for request_id in ids)
+        publish_result(redis, answer)
+        return [ids[0]]
+
+    assert queue.enqueue(requests, model="m", priority="normal", settled=settled) == 2
+    assert [entry.decode() for entry in redis.lrange(LIST, 0, -1)] == [ids[1], ids[3]]
+    assert queue.live(ids) == {ids[1], ids[3]}
+    assert not redis.exists(f"rq:job:{ids[0]}")
+    assert redis.hget(f"rq:job:{ids[2]}", "status") == b"finished"
+    assert redis.ttl(f"rq:job:{ids[1]}") == -1
+
+
+def test_what_was_never_released_is_put_again(queue: RequestQueue, redis: Redis) -> None:
+    def die(_: Sequence[str]) -> list[str]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        queue.enqueue(_requests(2), model="m", priority="normal", settled=die)
+    assert redis.llen(LIST) == 0
+    assert _enqueue(queue, _requests(2)) == 2
+    assert queue.depth("m")["normal"] == 2
 
 
 def test_finished_job_can_be_queued_again_and_does_not_expire(queue: RequestQueue, redis: Redis) -> None:

@@ -15,7 +15,7 @@ from redis import Redis, exceptions
 
 from api.queue.connection import connect
 from api.queue.requests import RequestQueue
-from api.queue.results import ResultsReader
+from api.queue.results import ResultsReader, publish
 from api.queue.server import PrivateServer
 from api.schemas import GenerationRequest, RequestEvent
 from api.settings import Settings
@@ -64,6 +64,11 @@ class Station:
         ]
         (queue or self.queue).enqueue(requests, model=self.model, priority="normal")
         return [request.request_id for request in requests]
+
+    def tell_start(self, event: RequestEvent) -> bool:
+        """That of a run without a lease."""
+        publish(self.redis, event)
+        return True
 
     def start_worker(
         self, seconds_per_token: float = 0.0, *, settings: dict[str, Any] | None = None, **arguments: Any

@@ -8,20 +8,22 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
+from rq.executions import Execution
 
 from api.queue.attempts import attempts_key, begin, lost_key
+from api.queue.leases import LeaseRegistry
 from api.queue.requests import RequestQueue, cancel_key
-from api.queue.results import ResultsReader
-from api.schemas import GenerationRequest, WorkerInfo
+from api.queue.results import ResultsReader, publish_result
+from api.schemas import GenerationRequest, GenerationResult, RequestEvent, WorkerInfo
 from api.settings import Settings
 from tests.worker.queue.conftest import BATCH
 from tests.worker.scripted_engine import ScriptedEngine
+from worker.books import GenerationRqJob
 from worker.duty import Duty
 from worker.job import GenerationJob
 from worker.outbox import Outbox
 from worker.pulse import Pulse
 from worker.rq_worker import GenerationWorker
-from worker.run import Run
 from worker.shutdown import Shutdown
 
 ONE, TWO = f"{BATCH}-0", f"{BATCH}-1"
@@ -167,23 +169,53 @@ def test_what_was_lost_is_not_handed_back(bench: Bench) -> None:
 def test_what_ran_elsewhere_while_the_machine_slept_is_not_generated(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell_start = GenerationJob._tell_start
+    tell_start = LeaseRegistry.tell_start
 
-    def tell_and_sleep(job: GenerationJob, run: Run) -> None:
-        tell_start(job, run)
-        run._renewed_at = time.monotonic() - 60, time.time() - 60
+    def tell_and_sleep(
+        registry: LeaseRegistry, execution: Execution, job: GenerationRqJob, event: RequestEvent
+    ) -> bool:
+        told = tell_start(registry, execution, job, event)
+        assert job.run is not None
+        job.run._renewed_at = time.monotonic() - 60, time.time() - 60
         for member in bench.redis.zrange(LEASES, 0, -1):
             bench.redis.zadd(LEASES, {member: 1})
         bench.queue.maintain("m")
         bench.shutdown.request()
+        return told
 
-    monkeypatch.setattr(GenerationJob, "_tell_start", tell_and_sleep)
+    monkeypatch.setattr(LeaseRegistry, "tell_start", tell_and_sleep)
     generated: list[bool] = []
     bench.work(lambda: generated.append(True))
     assert not generated
     assert bench.events() == [("started", ONE, 1), ("requeued", ONE, 1)]
     assert bench.waiting() == [ONE, TWO]
     assert bench.left_behind() == []
+
+
+@pytest.mark.parametrize("when", ["before it tells its start", "after that, while the machine slept"])
+def test_what_another_worker_answers_between_lease_and_start_is_not_generated(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    tell_start = LeaseRegistry.tell_start
+    result = GenerationResult(request_id=ONE, text="t", finish_reason="stop")
+    answer = RequestEvent(kind="finished", request_id=ONE, worker="late", attempt=1, at=1.0, result=result)
+
+    def tell(registry: LeaseRegistry, execution: Execution, job: GenerationRqJob, event: RequestEvent) -> bool:
+        told = when.startswith("after") and tell_start(registry, execution, job, event)
+        publish_result(bench.redis, answer)
+        bench.shutdown.request()
+        assert job.run is not None
+        job.run._renewed_at = time.monotonic() - 30, time.time() - 30  # the lease of 45 s holds
+        return told or tell_start(registry, execution, job, event)
+
+    monkeypatch.setattr(LeaseRegistry, "tell_start", tell)
+    generated: list[bool] = []
+    bench.work(lambda: generated.append(True))
+    assert not generated
+    assert [event for event in bench.events() if event[0] != "started"] == [("finished", ONE, 1)]
+    assert bench.waiting() == [TWO]
+    assert bench.left_behind() == []
+    assert bench.queue.live([ONE, TWO]) == {TWO}
 
 
 def test_a_request_of_a_cancelled_batch_does_not_start(bench: Bench) -> None:

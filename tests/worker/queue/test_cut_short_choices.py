@@ -41,7 +41,7 @@ class StoppedEngine:
 
 
 def events_after(station: Station, tmp_path: Path, reason: StopReason) -> list[RequestEvent]:
-    run = Run(REQUEST.request_id, 60.0, lambda: False)
+    run = Run(REQUEST.request_id, 60.0, lambda: False, tell_start=station.tell_start)
     outbox = Outbox(tmp_path / "outbox-w.sqlite3")
     job = GenerationJob(StoppedEngine(lambda: run.stop(reason)), station.redis, outbox, "w", lambda: False)
     job.perform(run, REQUEST.model_dump(mode="json"))

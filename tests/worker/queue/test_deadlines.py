@@ -36,7 +36,7 @@ def request(index: int, seconds: float, **fields: object) -> GenerationRequest:
 
 def perform(station: Station, tmp_path: Path, engine: GenerationEngine, payload: object) -> tuple[Run, int]:
     """The run, and how many requests the worker has completed."""
-    run = Run(f"{BATCH}-0", 60.0, lambda: False)
+    run = Run(f"{BATCH}-0", 60.0, lambda: False, tell_start=station.tell_start)
     outbox = Outbox(tmp_path / "outbox-w.sqlite3")
     job = GenerationJob(engine, station.redis, outbox, "w", lambda: False)
     job.perform(run, payload)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from api.queue import attempts, deaths
-from api.queue.results import publish
+from api.queue.leases import LeaseRegistry
 from api.schemas import GenerationRequest
 from tests.worker.queue.conftest import BATCH, Station
 from tests.worker.queue.test_upkeep import worker_of
@@ -78,13 +78,14 @@ def test_a_request_whose_start_is_refused_waits_again_and_no_attempt_is_used_up(
     station: Station, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str, waits: int
 ) -> None:
     refusals = Refusals(station, waits)
-    name, original = ("attempts.begin", attempts.begin) if refused == "count" else ("publish", publish)
+    owner, name = (attempts, "begin") if refused == "count" else (LeaseRegistry, "tell_start")
+    original = getattr(owner, name)
 
-    def refuse_first(*arguments: Any) -> None:
+    def refuse_first(*arguments: Any) -> Any:
         refusals.refuse()
-        original(*arguments)
+        return original(*arguments)
 
-    monkeypatch.setattr(f"worker.job.{name}", refuse_first)
+    monkeypatch.setattr(owner, name, refuse_first)
     retries = []
     engine = ScriptedEngine(on_start=lambda _: retries.append(station.redis.hget(f"rq:job:{REQUEST}", "retries_left")))
     work(station, tmp_path, refusals, "a prompt", engine)
