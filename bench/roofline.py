@@ -22,6 +22,7 @@ from kernels.tree_attention.plan import extent
 MODEL: dict[str, Any] = SHAPE
 BITS, GROUP = 4, 64
 ROW_BYTES = 2  # bfloat16
+PARAMETER_BYTES = 4 + ROW_BYTES  # of the gates of a head: A_log is float32
 CONTEXTS = (64, 2_048, 8_192, 32_768)
 ROWS = (1, 16)
 LAYERS: int = MODEL["num_hidden_layers"]
@@ -180,20 +181,21 @@ def tree_attention(nodes: int, context: int, heads: int, groups: int, size: int)
 def tree_outputs(nodes: int, key_heads: int, heads: int, keys: int, values: int) -> Work:
     """`kernels/gated_delta_tree/outputs.metal` over a chain, which has the most pairs of a node and one above it.
 
-    Beside the state once, q, k, v, beta and y once, the gates, which are float32, and the parents.
+    Beside the state once, q, k, v, y and what gates and strengths are made of once, and the parents.
     """
-    rows = (2 * key_heads * keys + 2 * heads * values + heads) * ROW_BYTES + 4 * heads + 4
+    rows = (2 * key_heads * keys + 2 * heads * values + 2 * heads) * ROW_BYTES + 4
     pairs = nodes * (nodes - 1) // 2
     return Work(
-        bytes=4 * heads * values * keys + nodes * rows,
+        bytes=4 * heads * values * keys + nodes * rows + heads * PARAMETER_BYTES,
         vector=4 * nodes * heads * values * keys + 4 * pairs * heads * keys * (values // VALUE_COLUMNS),
     )
 
 
 def commit(tokens: int, key_heads: int, heads: int, keys: int, values: int) -> Work:
-    """`kernels/gated_delta_tree/commit.metal`: the state in and out; k, v, beta, the gates and the path once."""
-    rows = (key_heads * keys + heads * values + heads) * ROW_BYTES + 4 * heads + 4
-    return Work(bytes=8 * heads * values * keys + tokens * rows, vector=5 * tokens * heads * values * keys)
+    """`kernels/gated_delta_tree/commit.metal`: the state in and out; k, v, what gates are made of and the path once."""
+    rows = (key_heads * keys + heads * values + 2 * heads) * ROW_BYTES + 4
+    size = 8 * heads * values * keys + tokens * rows + heads * PARAMETER_BYTES
+    return Work(bytes=size, vector=5 * tokens * heads * values * keys)
 
 
 def sample(rows: int, vocabulary: int, levels: int, survivors: int) -> Work:

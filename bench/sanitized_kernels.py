@@ -74,13 +74,15 @@ def recurrence(kernels: UntriedKernels) -> Iterator[tuple[str, float]]:
     g, beta = (mx.sigmoid(mx.random.normal((1, nodes, heads))).astype(mx.bfloat16) for _ in range(2))
     state = mx.random.normal((1, heads, width, width))
     tree = gated_delta_tree.Tree([-1, 0, 0, 1, 1, 2, 3, 3, 6, 8, 4])
-    run, stock = kernels.recurrence(gated_delta_tree.configuration(k, v, g, beta, q)), gated_delta_tree.reference()
+    parameters = mx.random.normal((heads,)), mx.random.normal((heads,)).astype(mx.bfloat16)
+    rows = gated_delta_tree.Rows(q, k, v, g, beta, parameters, normed=False)
+    run, stock = kernels.recurrence(gated_delta_tree.configuration(rows)), gated_delta_tree.reference()
     if run is None:
         return
     path = mx.array([0, 1, 3, 6, 8, 9])
-    yield "gated_delta_tree outputs", off(*(one.outputs(q, k, v, g, beta, state, tree) for one in (run, stock)))
-    yield "gated_delta_tree commit", off(*(one.commit(k, v, g, beta, state, path) for one in (run, stock)))
-    for got, expected in zip(*(one.advance(q, k, v, g, beta, state) for one in (run, stock)), strict=True):
+    yield "gated_delta_tree outputs", off(*(one.outputs(rows, state, tree) for one in (run, stock)))
+    yield "gated_delta_tree commit", off(*(one.commit(rows, state, path) for one in (run, stock)))
+    for got, expected in zip(*(one.advance(rows, state) for one in (run, stock)), strict=True):
         yield "gated_delta_tree advance", off(got, expected)
 
 

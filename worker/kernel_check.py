@@ -96,10 +96,13 @@ def _attentions() -> Iterator[Case]:
 
 
 def _recurrences() -> Iterator[Case]:
+    """As models ask for them: keys and queries are normed by the kernel, and gates per head made by it."""
     for dtype, by_channel, width in product(ROW_TYPES, (False, True), KEY_WIDTHS):
         words = f"keys of {width}, a gate per {'channel' if by_channel else 'head'}, {_name(dtype)}"
-        types = (dtype, dtype, mx.float32, dtype, dtype)  # mlx-lm computes gates in float32
-        configuration = gated_delta_tree.Configuration(width, VALUE_WIDTH, by_channel, types)
+        gates = mx.float32 if by_channel else dtype  # mlx-lm computes gates in float32
+        parameters = None if by_channel else (mx.float32, dtype)
+        types = (dtype, dtype, gates, dtype, dtype)
+        configuration = gated_delta_tree.Configuration(width, VALUE_WIDTH, by_channel, types, parameters, False)
         yield Case(gated_delta_tree.KERNEL, words, configuration, kernel_problems.recurrences)
 
 

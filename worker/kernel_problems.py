@@ -122,32 +122,39 @@ def recurrences(
     configuration: gated_delta_tree.Configuration, key_heads: int = 16, heads: int = 32, layers: int = LAYERS
 ) -> list[Operation[Recurrence]]:
     """The outputs of a tree of ROWS nodes, the states after the path to the last one, and both after one token."""
-    key_width, value_width, by_channel, types = configuration
+    key_width, value_width = configuration.key_width, configuration.value_width
     shapes = [
         (1, ROWS, key_heads, key_width),
         (1, ROWS, heads, value_width),
-        (1, ROWS, heads, *([key_width] if by_channel else [])),
+        (1, ROWS, heads, *([key_width] if configuration.by_channel else [])),
         (1, ROWS, heads),
         (1, ROWS, key_heads, key_width),
+        (heads,),
+        (heads,),
     ]
-    draws = [mx.random.normal(shape, key=mx.random.key(seed)) for seed, shape in enumerate(shapes)]
-    key = draws[0] / mx.linalg.norm(draws[0], axis=-1, keepdims=True)
-    wide = [key, draws[1], mx.sigmoid(draws[2] + 2), mx.sigmoid(draws[3]), draws[4]]
-    k, v, g, beta, q = (array.astype(dtype) for array, dtype in zip(wide, types, strict=True))
+    wide = [mx.random.normal(shape, key=mx.random.key(seed)) for seed, shape in enumerate(shapes)]
+    if configuration.normed:
+        wide[0] = wide[0] / mx.linalg.norm(wide[0], axis=-1, keepdims=True)
+    if configuration.parameter_types is None:
+        wide[2:4] = mx.sigmoid(wide[2] + 2), mx.sigmoid(wide[3])
+    types = (*configuration.types, *(configuration.parameter_types or ()))
+    k, v, g, beta, q, *parameters = (array.astype(dtype) for array, dtype in zip(wide, types, strict=False))
+    gate_parameters = (parameters[0], parameters[1]) if parameters else None
+    rows = gated_delta_tree.Rows(q, k, v, g, beta, gate_parameters, configuration.normed)
+    first = rows._replace(**{name: getattr(rows, name)[:, :1] for name in ("q", "k", "v", "g", "beta")})
     states = [mx.random.normal((1, heads, value_width, key_width), key=mx.random.key(9 + n)) for n in range(layers)]
     tree = probe.branching(ROWS)
     path = mx.array(probe.path_to(ROWS - 1, tree), dtype=mx.int32)
-    mx.eval(q, k, v, g, beta, states, tree.links, path)
+    mx.eval(rows, first, states, tree.links, path)
 
     def outputs(run: Recurrence) -> list[mx.array]:
-        return [run.outputs(q, k, v, g, beta, state, tree) for state in states]
+        return [run.outputs(rows, state, tree) for state in states]
 
     def commits(run: Recurrence) -> list[mx.array]:
-        return [run.commit(k, v, g, beta, state, path) for state in states]
+        return [run.commit(rows, state, path) for state in states]
 
     def advances(run: Recurrence) -> list[mx.array]:
-        first = [run.advance(q[:, :1], k[:, :1], v[:, :1], g[:, :1], beta[:, :1], state) for state in states]
-        return [array for y_and_after in first for array in y_and_after]
+        return [array for state in states for array in run.advance(first, state)]
 
     reference = gated_delta_tree.reference()
     return [

@@ -4,6 +4,9 @@
 // y = g S q + (k . q) d, and then S = g S + d k^T; g per key channel where the family has it so. y is S q of the state
 // after the token, written so that no sum over the key channels waits for another.
 //
+// Rows are read in their strides, the state row by row. If makes_gates, g and beta are still a and b of Rows, and are
+// made into gates and strengths here; if not normed, so are short keys and queries (problem.py has the formulas).
+//
 // A simdgroup holds 4 value columns of a head, its lanes Dk / 32 key channels of each, in registers from the first
 // token to the last; so a column's sum over the key channels is one simd_sum, and nine of them are under way at once.
 // Columns know nothing of each other: there is neither threadgroup memory nor a barrier.
@@ -27,6 +30,17 @@
     const int column = (int(threadgroup_position_in_grid.x) * 4 + int(simdgroup_index_in_threadgroup)) * columns;
     const size_t rows = (size_t(head) * width + column) * Dk + lane;
 
+    const auto head_queries = q + key_head * q_strides[2];
+    const auto head_keys = k + key_head * k_strides[2];
+    const auto head_values = v + head * v_strides[2];
+    const auto head_gates = g + head * g_strides[2];
+    const auto head_strengths = beta + head * beta_strides[2];
+    const int query_row = int(q_strides[1]), query_channel = int(q_strides[3]);
+    const int key_row = int(k_strides[1]), key_channel = int(k_strides[3]);
+    const int value_row = int(v_strides[1]), value_column = int(v_strides[3]);
+    const int gate_row = int(g_strides[1]), gate_channel = by_channel ? int(g_strides[3]) : 0;
+    const int strength_row = int(beta_strides[1]);
+
     float memory[columns][channels];
 #pragma unroll
     for (int i = 0; i < columns; ++i) {
@@ -34,8 +48,27 @@
         for (int c = 0; c < channels; ++c) memory[i][c] = state[rows + i * Dk + c * 32];
     }
     for (int token = 0; token < tokens; ++token) {
-        const float strength = float(beta[token * heads + head]);
+        float gate = by_channel ? 1.0f : float(head_gates[token * gate_row]);
+        float strength = float(head_strengths[token * strength_row]);
+        if (makes_gates) {
+            const float x = gate + float(dt_bias[head]);
+            const float rate = max(x, 0.0f) + log(1.0f + exp(-fabs(x)));
+            gate = exp(-exp(float(A_log[head])) * rate);
+            strength = 1.0f / (1.0f + exp(-strength));
+        }
         float key[channels];
+        float query[channels];
+        float key_square = 0.0f;
+        float query_square = 0.0f;
+#pragma unroll
+        for (int c = 0; c < channels; ++c) {
+            key[c] = float(head_keys[token * key_row + (c * 32 + lane) * key_channel]);
+            query[c] = float(head_queries[token * query_row + (c * 32 + lane) * query_channel]);
+            key_square += key[c] * key[c];
+            query_square += query[c] * query[c];
+        }
+        const float key_scale = normed ? 1.0f : rsqrt(simd_sum(key_square) + 1e-6f);
+        const float query_scale = normed ? 1.0f : rsqrt((simd_sum(query_square) + 1e-6f) * float(Dk));
         float product = 0.0f;
         float found[columns];
         float seen[columns];
@@ -46,17 +79,16 @@
         }
 #pragma unroll
         for (int c = 0; c < channels; ++c) {
-            const int from = (token * key_heads + key_head) * Dk + c * 32 + lane;
-            const float query = float(q[from]);
-            key[c] = float(k[from]);
-            product += key[c] * query;
-            const int at = by_channel ? (token * heads + head) * Dk + c * 32 + lane : token * heads + head;
-            const float gate = float(g[at]);
+            const int at = token * gate_row + (c * 32 + lane) * gate_channel;
+            const float decay = by_channel ? float(head_gates[at]) : gate;
+            key[c] *= key_scale;
+            query[c] *= query_scale;
+            product += key[c] * query[c];
 #pragma unroll
             for (int i = 0; i < columns; ++i) {
-                memory[i][c] *= gate;
+                memory[i][c] *= decay;
                 found[i] += memory[i][c] * key[c];
-                seen[i] += memory[i][c] * query;
+                seen[i] += memory[i][c] * query[c];
             }
         }
         product = simd_sum(product);
@@ -69,7 +101,8 @@
         float own = 0.0f;  // lane i has the output of column i
 #pragma unroll
         for (int i = 0; i < columns; ++i) {
-            const float write = strength * (float(v[place + i]) - found[i]);
+            const float value = float(head_values[token * value_row + (column + i) * value_column]);
+            const float write = strength * (value - found[i]);
             own = lane == i ? seen[i] + product * write : own;
 #pragma unroll
             for (int c = 0; c < channels; ++c) memory[i][c] += write * key[c];

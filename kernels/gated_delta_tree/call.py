@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
 
-from kernels.gated_delta_tree.problem import VALUE_COLUMNS, Recurrence
+from kernels.gated_delta_tree.problem import VALUE_COLUMNS, Recurrence, Rows
 from kernels.gated_delta_tree.tree import Tree
 
 Kernel = Callable[..., Any]
 
-OUTPUTS_INPUTS = ("q", "k", "v", "g", "beta", "state", "parents")
-COMMIT_INPUTS = ("k", "v", "g", "beta", "state", "path")
-ADVANCE_INPUTS = ("q", "k", "v", "g", "beta", "state")
+OUTPUTS_INPUTS = ("q", "k", "v", "g", "beta", "A_log", "dt_bias", "state", "parents")
+COMMIT_INPUTS = ("k", "v", "g", "beta", "A_log", "dt_bias", "state", "path")
+ADVANCE_INPUTS = ("q", "k", "v", "g", "beta", "A_log", "dt_bias", "state")
 # Of commit and advance.
 COLUMNS = 16
 THREADS = 128
@@ -23,29 +23,28 @@ THREADS = 128
 def recurrence(outputs: Kernel, commit: Kernel, advance: Kernel) -> Recurrence:
     """outputs: the kernel with inputs `OUTPUTS_INPUTS` and output y. commit: with `COMMIT_INPUTS` and output after.
 
-    advance: with `ADVANCE_INPUTS` and outputs y and after.
+    advance: with `ADVANCE_INPUTS` and outputs y and after. They read all rows in their strides, and the state row by
+    row: a state in other strides is copied.
     """
 
-    def run_outputs(
-        q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array, tree: Tree
-    ) -> mx.array:
-        heads, value_width = v.shape[2:]
-        key_width = k.shape[3]
+    def run_outputs(rows: Rows, state: mx.array, tree: Tree) -> mx.array:
+        heads, value_width = rows.v.shape[2:]
+        key_width = rows.k.shape[3]
         (y,) = outputs(
-            inputs=[q, k, v, g, beta, state, tree.links],
-            template=[("T", q.dtype), ("Dk", key_width), ("by_channel", g.ndim == 4)],
+            inputs=[rows.q, *_rest(rows), mx.contiguous(state), tree.links],
+            template=[("T", rows.q.dtype), *_template(rows)],
             grid=(value_width // VALUE_COLUMNS * key_width, heads, 1),
             threadgroup=(key_width, 1, 1),
-            output_shapes=[v.shape],
-            output_dtypes=[q.dtype],
+            output_shapes=[rows.v.shape],
+            output_dtypes=[rows.q.dtype],
         )
         return y  # type: ignore[no-any-return]
 
-    def run_commit(k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array, path: mx.array) -> mx.array:
-        heads, value_width = v.shape[2:]
+    def run_commit(rows: Rows, state: mx.array, path: mx.array) -> mx.array:
+        heads, value_width = rows.v.shape[2:]
         (after,) = commit(
-            inputs=[k, v, g, beta, state, path],
-            template=[("Dk", k.shape[3]), ("by_channel", g.ndim == 4)],
+            inputs=[*_rest(rows), mx.contiguous(state), path],
+            template=_template(rows),
             grid=(value_width // COLUMNS * THREADS, heads, 1),
             threadgroup=(THREADS, 1, 1),
             output_shapes=[state.shape],
@@ -53,18 +52,26 @@ def recurrence(outputs: Kernel, commit: Kernel, advance: Kernel) -> Recurrence:
         )
         return after  # type: ignore[no-any-return]
 
-    def run_advance(
-        q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array
-    ) -> tuple[mx.array, mx.array]:
-        heads, value_width = v.shape[2:]
+    def run_advance(rows: Rows, state: mx.array) -> tuple[mx.array, mx.array]:
+        heads, value_width = rows.v.shape[2:]
         y, after = advance(
-            inputs=[q, k, v, g, beta, state],
-            template=[("T", q.dtype), ("Dk", k.shape[3]), ("by_channel", g.ndim == 4)],
+            inputs=[rows.q, *_rest(rows), mx.contiguous(state)],
+            template=[("T", rows.q.dtype), *_template(rows)],
             grid=(value_width // COLUMNS * THREADS, heads, 1),
             threadgroup=(THREADS, 1, 1),
-            output_shapes=[v.shape, state.shape],
-            output_dtypes=[q.dtype, mx.float32],
+            output_shapes=[rows.v.shape, state.shape],
+            output_dtypes=[rows.q.dtype, mx.float32],
         )
         return y, after
 
     return Recurrence(run_outputs, run_commit, run_advance)
+
+
+def _rest(rows: Rows) -> list[mx.array]:
+    """All but the queries. Where there are no gate parameters, nothing is read of what stands for them."""
+    return [rows.k, rows.v, rows.g, rows.beta, *(rows.gate_parameters or (rows.beta, rows.beta))]
+
+
+def _template(rows: Rows) -> Sequence[tuple[str, Any]]:
+    made = rows.gate_parameters is not None
+    return [("Dk", rows.k.shape[3]), ("by_channel", rows.g.ndim == 4), ("makes_gates", made), ("normed", rows.normed)]

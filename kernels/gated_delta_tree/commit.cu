@@ -20,6 +20,15 @@
     const int column = (int(blockIdx.x) * 4 + int(threadIdx.x) / 32) * columns;
     const size_t rows = (size_t(head) * width + column) * Dk + lane;
 
+    const auto head_keys = k + key_head * k_strides[2];
+    const auto head_values = v + head * v_strides[2];
+    const auto head_gates = g + head * g_strides[2];
+    const auto head_strengths = beta + head * beta_strides[2];
+    const int key_row = int(k_strides[1]), key_channel = int(k_strides[3]);
+    const int value_row = int(v_strides[1]), value_column = int(v_strides[3]);
+    const int gate_row = int(g_strides[1]), gate_channel = by_channel ? int(g_strides[3]) : 0;
+    const int strength_row = int(beta_strides[1]);
+
     float memory[columns][channels];
 #pragma unroll
     for (int i = 0; i < columns; ++i) {
@@ -28,19 +37,33 @@
     }
     for (int token = 0; token < tokens; ++token) {
         const int node = path[token];
-        const float strength = float(beta[node * heads + head]);
+        float gate = by_channel ? 1.0f : float(head_gates[node * gate_row]);
+        float strength = float(head_strengths[node * strength_row]);
+        if (makes_gates) {
+            const float x = gate + float(dt_bias[head]);
+            const float rate = fmaxf(x, 0.0f) + logf(1.0f + expf(-fabsf(x)));
+            gate = expf(-expf(float(A_log[head])) * rate);
+            strength = 1.0f / (1.0f + expf(-strength));
+        }
         float key[channels];
+        float square = 0.0f;
+#pragma unroll
+        for (int c = 0; c < channels; ++c) {
+            key[c] = float(head_keys[node * key_row + (c * 32 + lane) * key_channel]);
+            square += key[c] * key[c];
+        }
+        const float key_scale = normed ? 1.0f : rsqrtf(warp_sum(square) + 1e-6f);
         float found[columns];
 #pragma unroll
         for (int i = 0; i < columns; ++i) found[i] = 0.0f;
 #pragma unroll
         for (int c = 0; c < channels; ++c) {
-            key[c] = float(k[(node * key_heads + key_head) * Dk + c * 32 + lane]);
-            const int at = by_channel ? (node * heads + head) * Dk + c * 32 + lane : node * heads + head;
-            const float gate = float(g[at]);
+            const int at = node * gate_row + (c * 32 + lane) * gate_channel;
+            const float decay = by_channel ? float(head_gates[at]) : gate;
+            key[c] *= key_scale;
 #pragma unroll
             for (int i = 0; i < columns; ++i) {
-                memory[i][c] *= gate;
+                memory[i][c] *= decay;
                 found[i] += memory[i][c] * key[c];
             }
         }
@@ -48,7 +71,7 @@
         for (int i = 0; i < columns; ++i) found[i] = warp_sum(found[i]);
 #pragma unroll
         for (int i = 0; i < columns; ++i) {
-            const float value = float(v[(size_t(node) * heads + head) * width + column + i]);
+            const float value = float(head_values[node * value_row + (column + i) * value_column]);
             const float write = strength * (value - found[i]);
 #pragma unroll
             for (int c = 0; c < channels; ++c) memory[i][c] += write * key[c];

@@ -3,6 +3,9 @@
 // For one head and one token after another: S = g S + d k^T with d = beta (v - g S k); g per key channel where the
 // family has it so. The rule is the one that a token by token decoding follows, in its order.
 //
+// Rows are read in their strides, the state row by row. If makes_gates, g and beta are still a and b of Rows, and are
+// made into gates and strengths here; if not normed, so are short keys and queries (problem.py has the formulas).
+//
 // A simdgroup holds 4 value columns of a head, its lanes Dk / 32 key channels of each, in registers from the first
 // token to the last; so a column's sum over the key channels is one simd_sum, and four of them are under way at once.
 // Columns know nothing of each other: there is neither threadgroup memory nor a barrier.
@@ -25,6 +28,15 @@
     const int column = (int(threadgroup_position_in_grid.x) * 4 + int(simdgroup_index_in_threadgroup)) * columns;
     const size_t rows = (size_t(head) * width + column) * Dk + lane;
 
+    const auto head_keys = k + key_head * k_strides[2];
+    const auto head_values = v + head * v_strides[2];
+    const auto head_gates = g + head * g_strides[2];
+    const auto head_strengths = beta + head * beta_strides[2];
+    const int key_row = int(k_strides[1]), key_channel = int(k_strides[3]);
+    const int value_row = int(v_strides[1]), value_column = int(v_strides[3]);
+    const int gate_row = int(g_strides[1]), gate_channel = by_channel ? int(g_strides[3]) : 0;
+    const int strength_row = int(beta_strides[1]);
+
     float memory[columns][channels];
 #pragma unroll
     for (int i = 0; i < columns; ++i) {
@@ -33,19 +45,33 @@
     }
     for (int token = 0; token < tokens; ++token) {
         const int node = path[token];
-        const float strength = float(beta[node * heads + head]);
+        float gate = by_channel ? 1.0f : float(head_gates[node * gate_row]);
+        float strength = float(head_strengths[node * strength_row]);
+        if (makes_gates) {
+            const float x = gate + float(dt_bias[head]);
+            const float rate = max(x, 0.0f) + log(1.0f + exp(-fabs(x)));
+            gate = exp(-exp(float(A_log[head])) * rate);
+            strength = 1.0f / (1.0f + exp(-strength));
+        }
         float key[channels];
+        float square = 0.0f;
+#pragma unroll
+        for (int c = 0; c < channels; ++c) {
+            key[c] = float(head_keys[node * key_row + (c * 32 + lane) * key_channel]);
+            square += key[c] * key[c];
+        }
+        const float key_scale = normed ? 1.0f : rsqrt(simd_sum(square) + 1e-6f);
         float found[columns];
 #pragma unroll
         for (int i = 0; i < columns; ++i) found[i] = 0.0f;
 #pragma unroll
         for (int c = 0; c < channels; ++c) {
-            key[c] = float(k[(node * key_heads + key_head) * Dk + c * 32 + lane]);
-            const int at = by_channel ? (node * heads + head) * Dk + c * 32 + lane : node * heads + head;
-            const float gate = float(g[at]);
+            const int at = node * gate_row + (c * 32 + lane) * gate_channel;
+            const float decay = by_channel ? float(head_gates[at]) : gate;
+            key[c] *= key_scale;
 #pragma unroll
             for (int i = 0; i < columns; ++i) {
-                memory[i][c] *= gate;
+                memory[i][c] *= decay;
                 found[i] += memory[i][c] * key[c];
             }
         }
@@ -53,7 +79,7 @@
         for (int i = 0; i < columns; ++i) found[i] = simd_sum(found[i]);
 #pragma unroll
         for (int i = 0; i < columns; ++i) {
-            const float value = float(v[(size_t(node) * heads + head) * width + column + i]);
+            const float value = float(head_values[node * value_row + (column + i) * value_column]);
             const float write = strength * (value - found[i]);
 #pragma unroll
             for (int c = 0; c < channels; ++c) memory[i][c] += write * key[c];

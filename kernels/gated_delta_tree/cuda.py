@@ -34,6 +34,7 @@ def _kernel(factory: Callable[..., Any], name: str, input_names: Sequence[str], 
             input_names=list(input_names),
             output_names=list(output_names),
             source=source,
+            ensure_row_contiguous=False,
         )
         return kernel
 

@@ -18,17 +18,20 @@ def metal_recurrence(factory: Callable[..., Any]) -> Recurrence:
             input_names=list(OUTPUTS_INPUTS),
             output_names=["y"],
             source=text_beside(__file__, "outputs.metal"),
+            ensure_row_contiguous=False,
         ),
         commit=factory(
             name="gated_delta_tree_commit",
             input_names=list(COMMIT_INPUTS),
             output_names=["after"],
             source=text_beside(__file__, "commit.metal"),
+            ensure_row_contiguous=False,
         ),
         advance=factory(
             name="gated_delta_tree_advance",
             input_names=list(ADVANCE_INPUTS),
             output_names=["y", "after"],
             source=text_beside(__file__, "advance.metal"),
+            ensure_row_contiguous=False,
         ),
     )

@@ -15,6 +15,9 @@
     __shared__ float4 queries[chunk * Dk / 4];
     __shared__ float coupling[chunk * nodes_at_most];
     __shared__ float readout[chunk * nodes_at_most];
+    __shared__ float gates[nodes_at_most];       // of heads
+    __shared__ float strengths[nodes_at_most];
+    __shared__ float key_scales[nodes_at_most];  // by which keys become short
     float* key_channels = reinterpret_cast<float*>(keys);
     float* query_channels = reinterpret_cast<float*>(queries);
 
@@ -25,8 +28,9 @@
     };
     auto dot = [](float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; };
 
-    const int lane = int(threadIdx.x) % 32;
-    const int warp = int(threadIdx.x) / 32;
+    const int place = int(threadIdx.x);
+    const int lane = place % 32;
+    const int warp = place / 32;
     const int nodes = q_shape[1];
     const int key_heads = k_shape[2];
     const int heads = v_shape[2];
@@ -47,6 +51,37 @@
 #pragma unroll
         for (int i = 0; i < 4; ++i) memory[c][i] = row[i * lanes + part];
     }
+    const auto head_queries = q + key_head * q_strides[2];
+    const auto head_keys = k + key_head * k_strides[2];
+    const auto head_values = v + head * v_strides[2];
+    const auto head_gates = g + head * g_strides[2];
+    const int query_row = int(q_strides[1]), query_channel = int(q_strides[3]);
+    const int key_row = int(k_strides[1]), key_channel = int(k_strides[3]);
+    const int value_row = int(v_strides[1]), value_column = int(v_strides[3]);
+    const int gate_row = int(g_strides[1]), gate_channel = by_channel ? int(g_strides[3]) : 0;
+
+    if (place < nodes) {
+        float gate = by_channel ? 1.0f : float(head_gates[place * gate_row]);
+        float strength = float(beta[place * int(beta_strides[1]) + head * int(beta_strides[2])]);
+        if (makes_gates) {
+            const float x = gate + float(dt_bias[head]);
+            const float rate = fmaxf(x, 0.0f) + logf(1.0f + expf(-fabsf(x)));
+            gate = expf(-expf(float(A_log[head])) * rate);
+            strength = 1.0f / (1.0f + expf(-strength));
+        }
+        gates[place] = gate;
+        strengths[place] = strength;
+    }
+    for (int node = warp; node < nodes; node += warps) {
+        float square = 0.0f;
+#pragma unroll
+        for (int c = 0; c < channels && !normed; ++c) {
+            const float key = float(head_keys[node * key_row + (c * 32 + lane) * key_channel]);
+            square += key * key;
+        }
+        if (!normed) square = warp_sum(square);
+        if (lane == 0) key_scales[node] = normed ? 1.0f : rsqrtf(square + 1e-6f);
+    }
     float written[kept];                   // d of the nodes i * team + rank; zero until they are reached
 #pragma unroll
     for (int i = 0; i < kept; ++i) written[i] = 0.0f;
@@ -61,9 +96,16 @@
             float product = 0.0f;
 #pragma unroll
             for (int c = 0; c < channels; ++c) {
-                const int at = (node * key_heads + key_head) * Dk + c * 32 + lane;
-                key[c] = float(k[at]);
-                query[c] = float(q[at]);
+                const int channel = c * 32 + lane;
+                key[c] = key_scales[node] * float(head_keys[node * key_row + channel * key_channel]);
+                query[c] = float(head_queries[node * query_row + channel * query_channel]);
+                product += query[c] * query[c];
+            }
+            const float query_scale = normed ? 1.0f : rsqrtf((warp_sum(product) + 1e-6f) * float(Dk));
+            product = 0.0f;
+#pragma unroll
+            for (int c = 0; c < channels; ++c) {
+                query[c] *= query_scale;
                 product += key[c] * query[c];
                 gate[c] = 1.0f;
             }
@@ -74,8 +116,8 @@
             while (true) {
 #pragma unroll
                 for (int c = 0; c < channels; ++c) {
-                    const int at = by_channel ? (below * heads + head) * Dk + c * 32 + lane : below * heads + head;
-                    gate[c] *= float(g[at]);
+                    const int at = below * gate_row + (c * 32 + lane) * gate_channel;
+                    gate[c] *= by_channel ? float(head_gates[at]) : gates[below];
                 }
                 const int above = parents[below];
                 if (above < 0) break;
@@ -83,12 +125,12 @@
                 float with_query = 0.0f;
 #pragma unroll
                 for (int c = 0; c < channels; ++c) {
-                    const float other = gate[c] * float(k[(above * key_heads + key_head) * Dk + c * 32 + lane]);
+                    const float other = gate[c] * float(head_keys[above * key_row + (c * 32 + lane) * key_channel]);
                     with_key += other * key[c];
                     with_query += other * query[c];
                 }
-                with_key = warp_sum(with_key);
-                with_query = warp_sum(with_query);
+                with_key = key_scales[above] * warp_sum(with_key);
+                with_query = key_scales[above] * warp_sum(with_query);
                 if (lane == above) {
                     coupled = with_key;
                     read = with_query;
@@ -135,7 +177,8 @@
                 seen += __shfl_xor_sync(0xffffffffu, seen, other);
             }
             const size_t at = (size_t(node) * heads + head) * width + column;
-            const float write = float(beta[node * heads + head]) * (float(v[at]) - found);
+            const float value = float(head_values[node * value_row + column * value_column]);
+            const float write = strengths[node] * (value - found);
 #pragma unroll
             for (int i = 0; i < kept; ++i) written[i] = i * team + rank == node ? write : written[i];
             if (rank == 0) y[at] = T(seen + readout[slot * nodes_at_most + node] * write);

@@ -6,7 +6,11 @@
 //   y(n) = S (G(n) q(n)) + sum over j above n, and n itself, of B(n, j) d(j),       B(n, j) = k(j) . (R(n, j) q(n))
 // A node's d is one float per value column, so no node needs a state of its own, and nothing is replayed.
 //
-// A threadgroup has 32 value columns of one head and Dk threads. Nodes go by in chunks of 8, in two steps:
+// Rows are read in their strides, the state row by row. If makes_gates, g and beta are still a and b of Rows, and are
+// made into gates and strengths here; if not normed, so are short keys and queries (problem.py has the formulas).
+//
+// A threadgroup has 32 value columns of one head and Dk threads. Its first step for all nodes is their gates and
+// strengths, and by which factor each key becomes short. Then nodes go by in chunks of 8, in two steps:
 //   1. a simdgroup per node walks up the path, its lanes holding Dk / 32 channels each. It leaves the gated key and
 //      query and the rows of A and B in threadgroup memory. Products are taken along paths only.
 //   2. Dk / 16 lanes hold the state of two columns, 32 floats a lane, for the whole run. They find the gated key and
@@ -31,9 +35,13 @@
     threadgroup float4 queries[chunk * Dk / 4];
     threadgroup float coupling[chunk * nodes_at_most];
     threadgroup float readout[chunk * nodes_at_most];
+    threadgroup float gates[nodes_at_most];       // of heads
+    threadgroup float strengths[nodes_at_most];
+    threadgroup float key_scales[nodes_at_most];  // by which keys become short
     threadgroup float* key_channels = (threadgroup float*)keys;
     threadgroup float* query_channels = (threadgroup float*)queries;
 
+    const int place = int(thread_position_in_threadgroup.x);
     const int lane = int(thread_index_in_simdgroup);
     const int simdgroup = int(simdgroup_index_in_threadgroup);
     const int nodes = int(q_shape[1]);
@@ -56,6 +64,37 @@
 #pragma unroll
         for (int i = 0; i < 4; ++i) memory[c][i] = row[i * lanes + part];
     }
+    const auto head_queries = q + key_head * q_strides[2];
+    const auto head_keys = k + key_head * k_strides[2];
+    const auto head_values = v + head * v_strides[2];
+    const auto head_gates = g + head * g_strides[2];
+    const int query_row = int(q_strides[1]), query_channel = int(q_strides[3]);
+    const int key_row = int(k_strides[1]), key_channel = int(k_strides[3]);
+    const int value_row = int(v_strides[1]), value_column = int(v_strides[3]);
+    const int gate_row = int(g_strides[1]), gate_channel = by_channel ? int(g_strides[3]) : 0;
+
+    if (place < nodes) {
+        float gate = by_channel ? 1.0f : float(head_gates[place * gate_row]);
+        float strength = float(beta[place * int(beta_strides[1]) + head * int(beta_strides[2])]);
+        if (makes_gates) {
+            const float x = gate + float(dt_bias[head]);
+            const float rate = max(x, 0.0f) + log(1.0f + exp(-fabs(x)));
+            gate = exp(-exp(float(A_log[head])) * rate);
+            strength = 1.0f / (1.0f + exp(-strength));
+        }
+        gates[place] = gate;
+        strengths[place] = strength;
+    }
+    for (int node = simdgroup; node < nodes; node += simdgroups) {
+        float square = 0.0f;
+#pragma unroll
+        for (int c = 0; c < channels && !normed; ++c) {
+            const float key = float(head_keys[node * key_row + (c * 32 + lane) * key_channel]);
+            square += key * key;
+        }
+        if (!normed) square = simd_sum(square);
+        if (lane == 0) key_scales[node] = normed ? 1.0f : rsqrt(square + 1e-6f);
+    }
     float written[kept];                   // d of the nodes i * team + rank; zero until they are reached
 #pragma unroll
     for (int i = 0; i < kept; ++i) written[i] = 0.0f;
@@ -70,9 +109,16 @@
             float product = 0.0f;
 #pragma unroll
             for (int c = 0; c < channels; ++c) {
-                const int at = (node * key_heads + key_head) * Dk + c * 32 + lane;
-                key[c] = float(k[at]);
-                query[c] = float(q[at]);
+                const int channel = c * 32 + lane;
+                key[c] = key_scales[node] * float(head_keys[node * key_row + channel * key_channel]);
+                query[c] = float(head_queries[node * query_row + channel * query_channel]);
+                product += query[c] * query[c];
+            }
+            const float query_scale = normed ? 1.0f : rsqrt((simd_sum(product) + 1e-6f) * float(Dk));
+            product = 0.0f;
+#pragma unroll
+            for (int c = 0; c < channels; ++c) {
+                query[c] *= query_scale;
                 product += key[c] * query[c];
                 gate[c] = 1.0f;
             }
@@ -83,8 +129,8 @@
             while (true) {
 #pragma unroll
                 for (int c = 0; c < channels; ++c) {
-                    const int at = by_channel ? (below * heads + head) * Dk + c * 32 + lane : below * heads + head;
-                    gate[c] *= float(g[at]);
+                    const int at = below * gate_row + (c * 32 + lane) * gate_channel;
+                    gate[c] *= by_channel ? float(head_gates[at]) : gates[below];
                 }
                 const int above = parents[below];
                 if (above < 0) break;
@@ -92,12 +138,12 @@
                 float with_query = 0.0f;
 #pragma unroll
                 for (int c = 0; c < channels; ++c) {
-                    const float other = gate[c] * float(k[(above * key_heads + key_head) * Dk + c * 32 + lane]);
+                    const float other = gate[c] * float(head_keys[above * key_row + (c * 32 + lane) * key_channel]);
                     with_key += other * key[c];
                     with_query += other * query[c];
                 }
-                with_key = simd_sum(with_key);
-                with_query = simd_sum(with_query);
+                with_key = key_scales[above] * simd_sum(with_key);
+                with_query = key_scales[above] * simd_sum(with_query);
                 if (lane == above) {
                     coupled = with_key;
                     read = with_query;
@@ -144,7 +190,8 @@
                 seen += simd_shuffle_xor(seen, ushort(other));
             }
             const size_t at = (size_t(node) * heads + head) * width + column;
-            const float write = float(beta[node * heads + head]) * (float(v[at]) - found);
+            const float value = float(head_values[node * value_row + column * value_column]);
+            const float write = strengths[node] * (value - found);
 #pragma unroll
             for (int i = 0; i < kept; ++i) written[i] = i * team + rank == node ? write : written[i];
             if (rank == 0) y[at] = T(seen + readout[slot * nodes_at_most + node] * write);

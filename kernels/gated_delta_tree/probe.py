@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from kernels.gated_delta_tree.problem import VALUE_COLUMNS, Configuration, Recurrence
+from kernels.gated_delta_tree.problem import VALUE_COLUMNS, Configuration, Recurrence, Rows
 from kernels.gated_delta_tree.reference import reference
 from kernels.gated_delta_tree.tree import Tree
 
@@ -19,11 +19,11 @@ TOLERANCES = {mx.float32: 2e-5, mx.float16: 2e-3, mx.bfloat16: 1e-2}
 def complaint(run: Recurrence, problem: Configuration) -> str | None:
     """What is wrong with the results of a variant; None if nothing is."""
     for nodes in NODES:
-        q, k, v, g, beta, state = _arguments(problem, nodes)
+        rows, state = _arguments(problem, nodes)
         tree = branching(nodes)
         accepted = mx.array(path_to(nodes - 1, tree), dtype=mx.int32)
-        y, expected_y = (which.outputs(q, k, v, g, beta, state, tree) for which in (run, reference()))
-        after, expected_after = (which.commit(k, v, g, beta, state, accepted) for which in (run, reference()))
+        y, expected_y = (which.outputs(rows, state, tree) for which in (run, reference()))
+        after, expected_after = (which.commit(rows, state, accepted) for which in (run, reference()))
         for what, found, expected in (("outputs", y, expected_y), ("state", after, expected_after)):
             error = _error(found, expected)
             if not error <= TOLERANCES[expected.dtype]:
@@ -49,23 +49,33 @@ def path_to(node: int, tree: Tree) -> list[int]:
     return [*(path_to(parent, tree) if parent >= 0 else []), node]
 
 
-def _arguments(problem: Configuration, nodes: int) -> tuple[mx.array, ...]:
-    """q, k, v, g, beta and state, the same in every process."""
+def _arguments(problem: Configuration, nodes: int) -> tuple[Rows, mx.array]:
+    """Rows and a state, the same in every process; q, k and v as parts of one array, as models have them."""
+    width, value_width = problem.key_width, 2 * VALUE_COLUMNS
+    shapes = [(KEY_HEADS, width), (KEY_HEADS, width), (HEADS, value_width)]
+    queries, keys, values = (heads * wide for heads, wide in shapes)
     key = mx.random.key(0)
 
-    def rows(number: int, *shape: int) -> mx.array:
+    def drawn(number: int, *shape: int) -> mx.array:
         return mx.random.normal(shape, key=mx.random.split(key, 6)[number])
 
-    width = problem.key_width
-    q = rows(0, 1, nodes, KEY_HEADS, width)
-    k = rows(1, 1, nodes, KEY_HEADS, width)
-    v = rows(2, 1, nodes, HEADS, 2 * VALUE_COLUMNS)
-    g = mx.sigmoid(rows(3, 1, nodes, HEADS, *([width] if problem.by_channel else [])) + 2.0)
-    beta = mx.sigmoid(rows(4, 1, nodes, HEADS))
-    state = rows(5, 1, HEADS, 2 * VALUE_COLUMNS, width)
-    k = k / mx.linalg.norm(k, axis=-1, keepdims=True)
-    types = problem.types
-    return q.astype(types[4]), k.astype(types[0]), v.astype(types[1]), g.astype(types[2]), beta.astype(types[3]), state
+    k_type, v_type, g_type, beta_type, q_type = problem.types
+    mixed = drawn(0, 1, nodes, queries + keys + values).astype(v_type)
+    parts = mx.split(mixed, [queries, queries + keys], axis=-1)
+    q, k, v = (part.reshape(1, nodes, *shape) for part, shape in zip(parts, shapes, strict=True))
+    if problem.normed:
+        k = k / mx.linalg.norm(k, axis=-1, keepdims=True)
+    g = drawn(1, 1, nodes, HEADS, *([width] if problem.by_channel else []))
+    beta = drawn(2, 1, nodes, HEADS)
+    parameters = None
+    if problem.parameter_types is None:
+        g, beta = mx.sigmoid(g + 2.0), mx.sigmoid(beta)
+    else:
+        rate_type, bias_type = problem.parameter_types
+        parameters = (drawn(3, HEADS) - 1.0).astype(rate_type), drawn(4, HEADS).astype(bias_type)
+    types = (q_type, k_type, v_type, g_type, beta_type)
+    q, k, v, g, beta = (array.astype(dtype) for array, dtype in zip((q, k, v, g, beta), types, strict=True))
+    return Rows(q, k, v, g, beta, parameters, problem.normed), drawn(5, 1, HEADS, value_width, width)
 
 
 def _error(found: mx.array, expected: mx.array) -> float:

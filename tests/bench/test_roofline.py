@@ -10,7 +10,8 @@ from mlx_lm.models import qwen3_5
 from bench import roofline
 from bench.hybrid_passes import SHAPE
 from bench.roofline import CHIPS, Chip, Work
-from kernels.gated_delta_tree import Tree
+from kernels.gated_delta_tree import Rows, Tree
+from kernels.gated_delta_tree.call import COMMIT_INPUTS, OUTPUTS_INPUTS
 from kernels.gated_delta_tree.metal import metal_recurrence
 from kernels.host import Report, RunOptions, metal_kernel, running
 from kernels.qmm.metal import Name, product
@@ -42,15 +43,16 @@ def test_the_gated_delta_rule_moves_the_bytes_that_the_emulator_meters(nodes: in
     key_heads, heads, keys, values = 2, 4, 64, 32
     q, k = (mx.full((1, nodes, key_heads, keys), 0.1, mx.bfloat16) for _ in "qk")
     v, beta = mx.ones((1, nodes, heads, values), mx.bfloat16), mx.ones((1, nodes, heads), mx.bfloat16)
-    g, state = mx.full((1, nodes, heads), 0.5), mx.ones((1, heads, values, keys))
+    parameters = mx.zeros(heads), mx.zeros(heads, mx.bfloat16)
+    rows, state = Rows(q, k, v, beta, beta, parameters, normed=False), mx.ones((1, heads, values, keys))
     run = metal_recurrence(metal_kernel)
     with running(RunOptions()) as reports:
-        run.outputs(q, k, v, g, beta, state, Tree(range(-1, nodes - 1)))
-        run.commit(k, v, g, beta, state, mx.arange(nodes, dtype=mx.int32))
+        run.outputs(rows, state, Tree(range(-1, nodes - 1)))
+        run.commit(rows, state, mx.arange(nodes, dtype=mx.int32))
     shape = key_heads, heads, keys, values
-    of_outputs = touched(reports[0], "q", "k", "v", "g", "beta", "state", "parents", "y")
+    of_outputs = touched(reports[0], *OUTPUTS_INPUTS, "y")
     assert roofline.tree_outputs(nodes, *shape).bytes == of_outputs
-    of_commit = touched(reports[1], "k", "v", "g", "beta", "state", "path", "after")
+    of_commit = touched(reports[1], *COMMIT_INPUTS, "after")
     assert roofline.commit(nodes, *shape).bytes == of_commit
 
 

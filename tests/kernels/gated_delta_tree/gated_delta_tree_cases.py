@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
+
+from kernels.gated_delta_tree import Rows
 
 Array = NDArray[np.float64]
 
@@ -18,7 +19,10 @@ GATES = (0.0, 1e-6, 0.3, 0.9, 0.999, 1.0)
 
 @dataclass(frozen=True)
 class Case:
-    """Widths, heads and types of a call. by_channel: a gate per key channel."""
+    """Widths, heads and types of a call. by_channel: a gate per key channel. raw: q, k, g and beta are yet to be made.
+
+    apart: q, k and v are arrays of their own, and not parts of one.
+    """
 
     parents: tuple[int, ...]
     key_width: int
@@ -27,10 +31,12 @@ class Case:
     heads: int = 1
     by_channel: bool = False
     rows: mx.Dtype = mx.float32
+    raw: bool = False
+    apart: bool = False
     seed: int = 0
 
     def arguments(self) -> dict[str, mx.array]:
-        """q, k, v, g, beta and state, by name."""
+        """q, k, v, g, beta and state, by name; if raw, A_log and dt_bias too."""
         random = np.random.default_rng(self.seed)
         nodes = len(self.parents)
         k = random.standard_normal((1, nodes, self.key_heads, self.key_width))
@@ -45,7 +51,31 @@ class Case:
         arguments = {name: mx.array(values.astype(np.float32)).astype(self.rows) for name, values in drawn.items()}
         state = random.standard_normal((1, self.heads, self.value_width, self.key_width))
         g = random.choice(GATES, gates, p=(0.04, 0.04, 0.12, 0.3, 0.3, 0.2))
-        return arguments | {"g": mx.array(g.astype(np.float32)), "state": mx.array(state.astype(np.float32))}
+        arguments |= {"g": mx.array(g.astype(np.float32)), "state": mx.array(state.astype(np.float32))}
+        return arguments | self._unmade(random) if self.raw else arguments
+
+    def _unmade(self, random: np.random.Generator) -> dict[str, mx.array]:
+        """Keys and queries of any length, and what gates and strengths are made of where a head has one gate."""
+        nodes = len(self.parents)
+        keys = {name: random.standard_normal((1, nodes, self.key_heads, self.key_width)) * 3 for name in "qk"}
+        drawn = keys
+        if not self.by_channel:
+            drawn = keys | {name: random.standard_normal((1, nodes, self.heads)) * 6 for name in ("g", "beta")}
+            parameters = {name: random.standard_normal(self.heads) for name in ("A_log", "dt_bias")}
+            drawn |= {name: values.astype(np.float32) for name, values in parameters.items()}
+        made = {name: mx.array(values.astype(np.float32)) for name, values in drawn.items()}
+        return {name: array if name == "A_log" else array.astype(self.rows) for name, array in made.items()}
+
+    def call(self, changed: dict[str, mx.array] | None = None) -> tuple[Rows, mx.array]:
+        """Rows and state, of the arguments or what is given instead."""
+        given = changed or self.arguments()
+        q, k, v = (given[name] for name in "qkv")
+        if not self.apart:
+            mixed = mx.concatenate([array.flatten(2) for array in (q, k, v)], axis=-1)
+            parts = mx.split(mixed, [q[0, 0].size, q[0, 0].size + k[0, 0].size], axis=-1)
+            q, k, v = (part.reshape(array.shape) for part, array in zip(parts, (q, k, v), strict=True))
+        parameters = (given["A_log"], given["dt_bias"]) if "A_log" in given else None
+        return Rows(q, k, v, given["g"], given["beta"], parameters, not self.raw), given["state"]
 
 
 def as_float64(array: mx.array) -> Array:
@@ -60,9 +90,23 @@ def path_to(parents: Sequence[int], node: int) -> list[int]:
     return path[::-1]
 
 
-def expected_state(arguments: dict[str, mx.array], path: Sequence[int]) -> Array:
+def made(arguments: dict[str, mx.array], raw: bool) -> dict[str, Array]:
+    """q, k, v, g, beta and state without the leading axis, as the recurrence takes them."""
+    values = {name: as_float64(array) for name, array in arguments.items()}
+    if "A_log" in values:
+        rate = np.log1p(np.exp(values["g"] + values["dt_bias"]))
+        values["g"] = np.exp(-np.exp(values["A_log"]) * rate)
+        values["beta"] = 1 / (1 + np.exp(-values["beta"]))
+    if raw:
+        lengths = {name: np.sqrt((values[name] ** 2).sum(-1, keepdims=True) + 1e-6) for name in "qk"}
+        values["k"] = values["k"] / lengths["k"]
+        values["q"] = values["q"] / lengths["q"] / np.sqrt(values["q"].shape[-1])
+    return {name: array[0] for name, array in values.items()}
+
+
+def expected_state(arguments: dict[str, mx.array], path: Sequence[int], raw: bool = False) -> Array:
     """[1, Hv, Dv, Dk] after the tokens of the path."""
-    values: dict[str, Any] = {name: as_float64(array)[0] for name, array in arguments.items()}
+    values = made(arguments, raw)
     states = values["state"].copy()
     shared = states.shape[0] // values["k"].shape[1]
     for token in path:
@@ -74,12 +118,12 @@ def expected_state(arguments: dict[str, mx.array], path: Sequence[int]) -> Array
     return result
 
 
-def expected_outputs(arguments: dict[str, mx.array], parents: Sequence[int]) -> Array:
+def expected_outputs(arguments: dict[str, mx.array], parents: Sequence[int], raw: bool = False) -> Array:
     """[1, N, Hv, Dv], every node by its own walk from the state before the tree."""
-    queries = as_float64(arguments["q"])[0]
+    queries = made(arguments, raw)["q"]
     outputs = []
     for node in range(len(parents)):
-        states = expected_state(arguments, path_to(parents, node))[0]
+        states = expected_state(arguments, path_to(parents, node), raw)[0]
         shared = states.shape[0] // queries.shape[1]
         outputs.append([state @ queries[node, head // shared] for head, state in enumerate(states)])
     return np.array(outputs)[None]

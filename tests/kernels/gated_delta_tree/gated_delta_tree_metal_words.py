@@ -12,6 +12,7 @@ METAL_WORDS = {
     r"__shared__": "threadgroup",
     r"__syncthreads\(\)": "threadgroup_barrier(mem_flags::mem_threadgroup)",
     r"__shfl_xor_sync\(0xffffffffu, ": "simd_shuffle_xor(",
+    r"\b(exp|log|fabs|rsqrt|fmax)f\(": r"\1(",
     r"int\(threadIdx\.x\)": "int(thread_position_in_threadgroup.x)",
     r"blockIdx": "threadgroup_position_in_grid",
     r"    float\* (\w+) = reinterpret_cast<float\*>": r"    threadgroup float* \1 = (threadgroup float*)",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -33,20 +31,22 @@ CASES = {
     "three tokens, a gate per channel": Case(chain(3), 128, 32, 1, 3, by_channel=True),
     "four tokens": Case(chain(4), 256, 64, 2, 2, rows=mx.bfloat16),
     "more tokens than it is meant for": Case(chain(20), 64, 32),
+    "as a model has it": Case(chain(3), 128, 32, 2, 4, rows=mx.bfloat16, raw=True),
+    "as a model has it, in float32": Case(chain(4), 64, 64, 1, 3, raw=True, apart=True),
+    "unnormed, a gate per channel": Case(chain(2), 256, 32, by_channel=True, rows=mx.float16, raw=True),
 }
 
 
 def run(recurrence: Recurrence, case: Case) -> tuple[mx.array, mx.array]:
-    arguments = case.arguments()
-    return recurrence.advance(*(arguments[name] for name in ("q", "k", "v", "g", "beta", "state")))
+    return recurrence.advance(*case.call())
 
 
 def assert_right(case: Case, y: mx.array, after: mx.array) -> None:
     arguments = case.arguments()
     assert (y.shape, y.dtype) == ((1, len(case.parents), case.heads, case.value_width), case.rows)
-    expected = expected_outputs(arguments, case.parents)
+    expected = expected_outputs(arguments, case.parents, case.raw)
     np.testing.assert_allclose(as_float64(y), expected, rtol=ROUNDING[case.rows], atol=OF_SUMS)
-    expected = expected_state(arguments, range(len(case.parents)))
+    expected = expected_state(arguments, range(len(case.parents)), case.raw)
     np.testing.assert_allclose(as_float64(after), expected, rtol=0, atol=5e-6)
 
 
@@ -89,11 +89,11 @@ def test_the_reference_is_the_recurrence(name: str) -> None:
 def test_it_agrees_with_outputs_and_commit() -> None:
     """To a few units of float32: they add in other orders."""
     case = CASES["three tokens, a gate per channel"]
-    arguments: dict[str, Any] = case.arguments()
-    q, rest = arguments["q"], [arguments[name] for name in ("k", "v", "g", "beta", "state")]
+    rows, state = case.call()
     kernels = metal_recurrence(metal_kernel)
     with running(RunOptions(metered=False)):
-        y, after = kernels.advance(q, *rest)
-        others = kernels.outputs(q, *rest, Tree(case.parents)), kernels.commit(*rest, mx.arange(3, dtype=mx.int32))
+        y, after = kernels.advance(rows, state)
+        path = mx.arange(3, dtype=mx.int32)
+        others = kernels.outputs(rows, state, Tree(case.parents)), kernels.commit(rows, state, path)
     for mine, other in zip((y, after), others, strict=True):
         np.testing.assert_allclose(np.array(mine), np.array(other), rtol=0, atol=5e-6)

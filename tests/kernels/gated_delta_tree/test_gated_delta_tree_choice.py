@@ -14,7 +14,7 @@ from gated_delta_tree_cases import (
     random_parents,
 )
 
-from kernels.gated_delta_tree import Configuration, Tree, chosen, state_after, tree_outputs
+from kernels.gated_delta_tree import Configuration, Rows, Tree, chosen, state_after, tree_outputs
 from kernels.gated_delta_tree.cuda import cuda_recurrence
 from kernels.gated_delta_tree.probe import complaint
 from kernels.gated_delta_tree.problem import StateAfter
@@ -26,16 +26,17 @@ OF_SUMS = 3e-5
 
 
 @pytest.mark.parametrize("by_channel", [False, True], ids=["gate per head", "gate per channel"])
+@pytest.mark.parametrize("raw", [False, True], ids=["made", "raw"])
 @pytest.mark.parametrize("nodes", [1, 9, 40])
-def test_the_public_functions_follow_the_recurrence(nodes: int, by_channel: bool) -> None:
-    case = Case(random_parents(nodes, nodes), 64, 32, 2, 4, by_channel)
+def test_the_public_functions_follow_the_recurrence(nodes: int, raw: bool, by_channel: bool) -> None:
+    case = Case(random_parents(nodes, nodes), 64, 32, 2, 4, by_channel, raw=raw)
     arguments = case.arguments()
     path = path_to(case.parents, nodes - 1)
-    y = tree_outputs(**arguments, tree=Tree(case.parents))
-    np.testing.assert_allclose(as_float64(y), expected_outputs(arguments, case.parents), rtol=0, atol=OF_SUMS)
-    del arguments["q"]
-    after = state_after(**arguments, path=mx.array(path, dtype=mx.int32))
-    np.testing.assert_allclose(as_float64(after), expected_state(arguments, path), rtol=0, atol=OF_SUMS)
+    rows, state = case.call()
+    y = tree_outputs(rows, state, Tree(case.parents))
+    np.testing.assert_allclose(as_float64(y), expected_outputs(arguments, case.parents, raw), rtol=0, atol=OF_SUMS)
+    after = state_after(rows, state, mx.array(path, dtype=mx.int32))
+    np.testing.assert_allclose(as_float64(after), expected_state(arguments, path, raw), rtol=0, atol=OF_SUMS)
 
 
 @pytest.mark.skipif(mx.default_device() == mx.gpu, reason="states what a machine without a GPU says")
@@ -48,8 +49,8 @@ def test_without_a_gpu_the_reference_runs_and_the_reasons_are_kept() -> None:
     }
 
 
-def _first_columns(commit: StateAfter, *arguments: mx.array) -> mx.array:
-    after = commit(*arguments)
+def _first_columns(commit: StateAfter, rows: Rows, *others: mx.array) -> mx.array:
+    after = commit(rows, *others)
     return mx.concatenate([after[:, :, :32], mx.zeros_like(after[:, :, 32:])], axis=2)
 
 
@@ -57,11 +58,11 @@ def test_the_probe_passes_the_reference_and_catches_a_wrong_operation() -> None:
     problem = Configuration(64, 128, True, (mx.bfloat16, mx.bfloat16, mx.float32, mx.bfloat16, mx.bfloat16))
     right = reference()
     assert complaint(right, problem) is None
-    undecayed = right._replace(outputs=lambda q, k, v, g, *rest: right.outputs(q, k, v, mx.ones_like(g), *rest))
+    undecayed = right._replace(outputs=lambda rows, *rest: right.outputs(rows._replace(g=mx.ones_like(rows.g)), *rest))
     assert "outputs of a tree of 3 nodes" in (complaint(undecayed, problem) or "")
     half = right._replace(commit=lambda *arguments: _first_columns(right.commit, *arguments))
     assert "state of a tree of 3 nodes are off by" in (complaint(half, problem) or "")
-    nothing = right._replace(commit=lambda k, v, g, beta, state, path: state * mx.nan)
+    nothing = right._replace(commit=lambda rows, state, path: state * mx.nan)
     assert "state of a tree of 3 nodes are off by nan" in (complaint(nothing, problem) or "")
     idle = right._replace(advance=lambda *arguments: (right.advance(*arguments)[0], arguments[-1]))
     assert "state of a chain of 1 tokens are off by" in (complaint(idle, problem) or "")
@@ -77,9 +78,8 @@ def test_cuda_kernels_of_other_types_have_other_names() -> None:
     run = cuda_recurrence(factory)
     for rows in (mx.float16, mx.bfloat16, mx.float16):
         case = Case((-1, 0), 64, rows=rows)
-        arguments = case.arguments()
-        run.commit(*(arguments[name] for name in ("k", "v", "g", "beta", "state")), mx.array([0], dtype=mx.int32))
-    types = [f"{rows}_{rows}_float32_{rows}_float32_int32" for rows in ("float16", "bfloat16")]
+        run.commit(*case.call(), mx.array([0], dtype=mx.int32))
+    types = [f"{rows}_{rows}_float32_{rows}_{rows}_{rows}_float32_int32" for rows in ("float16", "bfloat16")]
     assert names == [f"gated_delta_tree_commit_{each}" for each in types]
 
 
@@ -90,13 +90,19 @@ def test_cuda_kernels_of_other_types_have_other_names() -> None:
         ({"g": mx.zeros((1, 2, 2))}, "g is (1, 2, 2); with k (1, 2, 2, 64) and v (1, 2, 4, 32), (1, 2, 4) is needed"),
         ({"v": mx.zeros((1, 2, 3, 32))}, "v has 3 heads and k 2; a multiple is needed"),
         ({"q": mx.zeros((1, 2, 2, 64), dtype=mx.int32)}, "q is mlx.core.int32; bfloat16, float16 or float32 is needed"),
+        (
+            {"gate_parameters": (mx.zeros(4), mx.zeros(2))},
+            "dt_bias is (2,); with k (1, 2, 2, 64) and v (1, 2, 4, 32), (4,) is needed",
+        ),
         ({"tree": Tree([-1])}, "the tree has 1 nodes and k 2 rows"),
     ],
 )
 def test_what_does_not_belong_together_is_named(change: dict[str, object], complaint: str) -> None:
-    arguments = {**Case((-1, 0), 64, 32, 2, 4).arguments(), "tree": Tree([-1, 0])}
+    rows, state = Case((-1, 0), 64, 32, 2, 4).call()
+    given = {**rows._asdict(), "state": state, "tree": Tree([-1, 0]), **change}
+    state, tree = given.pop("state"), given.pop("tree")
     with pytest.raises(ValueError) as error:
-        tree_outputs(**{**arguments, **change})  # type: ignore[arg-type]
+        tree_outputs(Rows(**given), state, tree)
     assert str(error.value) == complaint
 
 

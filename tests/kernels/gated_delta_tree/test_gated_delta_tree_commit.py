@@ -17,6 +17,9 @@ CASES = {
     "root alone": (Case(TREE, 64, 32, 3, 3), [0]),
     "a path": (Case(TREE, 128, 64, 1, 2, rows=mx.bfloat16), path_to(TREE, 19)),
     "32 tokens, a gate per channel": (Case(CHAIN, 64, 32, 1, 2, by_channel=True), list(range(32))),
+    "as a model has it": (Case(TREE, 128, 64, 2, 4, rows=mx.bfloat16, raw=True), path_to(TREE, 19)),
+    "as a model has it, in float32": (Case(TREE, 64, 32, 1, 2, raw=True, apart=True), path_to(TREE, 18)),
+    "unnormed, a gate per channel": (Case(TREE, 128, 32, by_channel=True, raw=True), path_to(TREE, 19)),
     "widest keys, a gate per channel": (Case(TREE, 256, 32, by_channel=True, rows=mx.float16), path_to(TREE, 16)),
 }
 
@@ -29,10 +32,8 @@ def test_state_follows_the_path_and_is_read_and_written_once(name: str, options:
     case, path = CASES[name]
     arguments = case.arguments()
     with running(options) as reports:
-        after = metal_recurrence(metal_kernel).commit(
-            *(arguments[name] for name in ("k", "v", "g", "beta", "state")), mx.array(path, dtype=mx.int32)
-        )
-    np.testing.assert_allclose(as_float64(after), expected_state(arguments, path), rtol=0, atol=5e-6)
+        after = metal_recurrence(metal_kernel).commit(*case.call(), mx.array(path, dtype=mx.int32))
+    np.testing.assert_allclose(as_float64(after), expected_state(arguments, path, case.raw), rtol=0, atol=5e-6)
     traffic = reports[0].traffic
     size = 4 * case.heads * case.value_width * case.key_width
     assert (traffic["state"].most_reads, traffic["state"].bytes_read) == (1, size)

@@ -26,6 +26,9 @@ OPTIONS = RunOptions(static_checks=False)
 CASES = {
     "two groups of columns, bfloat16": Case(random_parents(12, 1), 128, 64, 1, 2, rows=mx.bfloat16),
     "32 nodes, a gate per channel": Case(random_parents(32, 2), 64, 32, 2, 2, by_channel=True),
+    "as a model has it": Case(random_parents(16, 3), 128, 64, 2, 4, rows=mx.bfloat16, raw=True),
+    "as a model has it, in float32": Case(random_parents(9, 4), 64, 32, 1, 2, raw=True, apart=True),
+    "unnormed, a gate per channel": Case(random_parents(17, 5), 64, 32, by_channel=True, raw=True),
     "chain, float16": Case(tuple(range(-1, 16)), 256, 32, by_channel=True, rows=mx.float16),
 }
 
@@ -33,17 +36,19 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_both_operations_follow_the_recurrence(case: Case) -> None:
     arguments = case.arguments()
-    q, rest = arguments["q"], [arguments[name] for name in ("k", "v", "g", "beta", "state")]
+    rows, state = case.call()
     path = path_to(case.parents, len(case.parents) - 1)
     run = cuda_recurrence(in_metal_words)
     with running(OPTIONS) as reports:
-        y = run.outputs(q, *rest, Tree(case.parents))
-        after = run.commit(*rest, mx.array(path, dtype=mx.int32))
+        y = run.outputs(rows, state, Tree(case.parents))
+        after = run.commit(rows, state, mx.array(path, dtype=mx.int32))
     rounding = {mx.float32: 0.0, mx.float16: 2.0**-11, mx.bfloat16: 2.0**-8}[case.rows]
-    np.testing.assert_allclose(as_float64(y), expected_outputs(arguments, case.parents), rtol=rounding, atol=1e-5)
-    np.testing.assert_allclose(as_float64(after), expected_state(arguments, path), rtol=0, atol=5e-6)
+    np.testing.assert_allclose(
+        as_float64(y), expected_outputs(arguments, case.parents, case.raw), rtol=rounding, atol=1e-5
+    )
+    np.testing.assert_allclose(as_float64(after), expected_state(arguments, path, case.raw), rtol=0, atol=5e-6)
     assert [report.traffic["state"].most_reads for report in reports] == [1, 1]
-    assert reports[0].threadgroup_bytes == 2 * 8 * 4 * (case.key_width + 32)
+    assert reports[0].threadgroup_bytes == 2 * 8 * 4 * (case.key_width + 32) + 3 * 32 * 4
 
 
 def defects_with(barriers: list[str]) -> set[Defect]:
@@ -53,12 +58,9 @@ def defects_with(barriers: list[str]) -> set[Defect]:
             source = before + barriers[0] + between + barriers[1] + behind
         return in_metal_words(name=name, source=source, **rest)
 
-    arguments = CASES["two groups of columns, bfloat16"].arguments()
+    case = CASES["two groups of columns, bfloat16"]
     with running(RunOptions(static_checks=False, raise_on_findings=False)) as reports:
-        cuda_recurrence(changed).outputs(
-            *(arguments[name] for name in ("q", "k", "v", "g", "beta", "state")),
-            Tree(CASES["two groups of columns, bfloat16"].parents),
-        )
+        cuda_recurrence(changed).outputs(*case.call(), Tree(case.parents))
     return reports[0].defects
 
 

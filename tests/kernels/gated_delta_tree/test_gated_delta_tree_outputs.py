@@ -29,21 +29,21 @@ CASES = {
     "32 nodes, a gate per channel": Case(random_parents(32, 2), 128, 32, 1, 3, by_channel=True),
     "one beyond a chunk, float16": Case(SIBLINGS, 256, 32, 1, 1, by_channel=True, rows=mx.float16),
     "several roots": Case(SEVERAL_ROOTS, 256, 64),
+    "as a model has it": Case(random_parents(16, 3), 128, 64, 2, 4, rows=mx.bfloat16, raw=True),
+    "as a model has it, in float32": Case(random_parents(9, 4), 64, 32, 1, 2, raw=True, apart=True),
+    "unnormed, a gate per channel": Case(random_parents(17, 5), 64, 32, by_channel=True, raw=True),
     "chain of 32, a gate per channel": Case(CHAIN, 64, 32, by_channel=True),
 }
 
 
 def run(case: Case, options: RunOptions, factory: Callable[..., Any] = metal_kernel) -> tuple[mx.array, Any]:
-    arguments = case.arguments()
     with running(options) as reports:
-        y = metal_recurrence(factory).outputs(
-            *(arguments[name] for name in ("q", "k", "v", "g", "beta", "state")), Tree(case.parents)
-        )
+        y = metal_recurrence(factory).outputs(*case.call(), Tree(case.parents))
     return y, reports[0]
 
 
 def assert_right(case: Case, y: mx.array) -> None:
-    expected = expected_outputs(case.arguments(), case.parents)
+    expected = expected_outputs(case.arguments(), case.parents, case.raw)
     np.testing.assert_allclose(as_float64(y), expected, rtol=ROUNDING[case.rows], atol=OF_SUMS)
 
 
@@ -56,7 +56,7 @@ def test_every_node_sees_its_own_path_and_the_state_is_read_once(name: str) -> N
     state = report.traffic["state"]
     assert (state.most_reads, state.bytes_read) == (1, 4 * case.heads * case.value_width * case.key_width)
     assert report.traffic["y"].most_writes == 1
-    assert report.threadgroup_bytes == 2 * 8 * 4 * (case.key_width + 32)
+    assert report.threadgroup_bytes == 2 * 8 * 4 * (case.key_width + 32) + 3 * 32 * 4
 
 
 @pytest.mark.parametrize(

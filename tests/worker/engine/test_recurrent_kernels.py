@@ -11,12 +11,13 @@ from mlx_lm.models.gated_delta import gated_delta_update, normalize_qk
 from recurrent_passes import chain_of, deep_tree, leaves, relative_error
 
 from bench.families import tiny_model, vocabulary
+from kernels.gated_delta_tree.problem import Configuration, Recurrence
 from worker.engine.kernel_set import STOCK
 from worker.engine.tree import TokenTree
 from worker.engine.verify.recurrent import gated_delta, hooks
 from worker.engine.verify.recurrent.gated_delta import GATED_DELTA
 from worker.engine.verify.recurrent.mamba2 import MAMBA2
-from worker.engine.verify.recurrent.normalisation import normalised
+from worker.engine.verify.recurrent.normalisation import before_norm, normalised
 from worker.engine.verify.verifier import Verifier, evaluate
 
 KEY_HEADS, HEADS, WIDTH = 1, 2, 64
@@ -39,6 +40,18 @@ MODELS = {"qwen3_5": WIDE, "qwen3_next": WIDE, "kimi_linear": WIDE_BY_CHANNEL}
 LAYERS = 3  # of four
 CONVOLUTIONS = {"kimi_linear": 3}  # of a layer
 SETS = {"references": ReferenceKernels, "emulated": EmulatedKernels}
+
+
+class AskedKernels(ReferenceKernels):
+    """Keeps what was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[Configuration] = set()
+
+    def recurrence(self, configuration: Configuration) -> Recurrence | None:
+        self.asked.add(configuration)
+        return super().recurrence(configuration)
 
 
 def call_of(nodes: int, *, by_channel: bool = False, state: mx.array | None = None) -> dict[str, Any]:
@@ -198,6 +211,30 @@ def test_the_norm_of_a_pass_with_kernels_is_that_of_mlx_lm(dtype: mx.Dtype) -> N
     for found, expected in zip(normalised(q, k, **options), normalize_qk(q, k, **options), strict=True):
         assert found.dtype == dtype
         assert relative_error(found.astype(mx.float32), expected.astype(mx.float32)) < rounding
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_kernels_take_keys_before_the_norm_and_make_gates_of_heads(family: str) -> None:
+    kernels = AskedKernels()
+    tree = deep_tree(5, 3, vocabulary(family), seed=5)
+    logits_of(Verifier(tiny_model(family, **MODELS[family]), kernels=kernels), tree, [0])
+    by_channel = family == "kimi_linear"
+    parameter_types = None if by_channel else (mx.float32, mx.float32)
+    asked = {(one.by_channel, one.parameter_types, one.normed) for one in kernels.asked}
+    assert asked == {(by_channel, parameter_types, False)}
+
+
+def test_only_what_the_usual_norm_of_this_thread_made_last_is_known_from_before_it() -> None:
+    q, k, other = (mx.random.normal((1, 5, 2, WIDTH), key=mx.random.key(seed)) for seed in (1, 2, 3))
+    usual = {"inv_scale": WIDTH**-0.5, "eps": 1e-6}
+    made = normalised(q, k, **usual)
+    found = before_norm(*made)
+    assert found is not None
+    assert (found[0] is q, found[1] is k) == (True, True)
+    assert before_norm(*made) is None  # asked once
+    assert before_norm(made[0], normalised(q, other, **usual)[1]) is None
+    for unusual in ({"inv_scale": 1.0}, {"eps": 1e-5}):
+        assert before_norm(*normalised(q, k, **{**usual, **unusual})) is None
 
 
 def test_models_norm_by_one_operation_where_a_pass_has_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

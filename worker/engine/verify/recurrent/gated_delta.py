@@ -23,9 +23,11 @@ import mlx.core as mx
 from mlx_lm.models.gated_delta import compute_g, compute_lower_bound_g, gated_delta_update
 
 from kernels.devices import computes_on
+from kernels.gated_delta_tree.problem import Rows
 from worker.engine.kernel_set import STOCK, KernelSet
 from worker.engine.verify.recurrent.decay import decays, descents, log_gates
 from worker.engine.verify.recurrent.gated_delta_kernel import GatedDeltaCall, kernel_call
+from worker.engine.verify.recurrent.normalisation import before_norm
 from worker.engine.verify.recurrent.rule import Arguments, Rule
 from worker.engine.verify.tree_pass import TreePass
 
@@ -150,7 +152,7 @@ def _kernel(arguments: Arguments, kernels: KernelSet, is_chain: bool) -> GatedDe
     """The same call by kernels."""
     if kernels is STOCK or arguments["mask"] is not None or (is_chain and has_sequence_kernel()):
         return None
-    return kernel_call(*_rows(arguments), arguments["state"], kernels)
+    return kernel_call(_rows_of_kernels(arguments), arguments["state"], kernels)
 
 
 def _rows(arguments: Arguments) -> tuple[mx.array, mx.array, mx.array, mx.array, mx.array]:
@@ -162,6 +164,19 @@ def _rows(arguments: Arguments) -> tuple[mx.array, mx.array, mx.array, mx.array,
     bound = arguments["lower_bound"]
     g = compute_g(*gate_arguments) if bound is None else compute_lower_bound_g(*gate_arguments, bound)
     return arguments["q"], arguments["k"], arguments["v"], g, beta
+
+
+def _rows_of_kernels(arguments: Arguments) -> Rows:
+    """The same; kernels make short queries and keys, and usual gates, themselves."""
+    q, k, v, a, b = (arguments[name] for name in ("q", "k", "v", "a", "b"))
+    log_rate, bias = arguments["A_log"], arguments["dt_bias"]
+    usual = arguments["lower_bound"] is None and not arguments["allow_neg_eigval"]
+    if usual and a.ndim == 3 and log_rate.shape == bias.shape == v.shape[2:3]:
+        rows = Rows(q, k, v, a, b, (log_rate, bias))
+    else:
+        rows = Rows(*_rows(arguments))
+    raw = before_norm(q, k)
+    return rows if raw is None else rows._replace(q=raw[0], k=raw[1], normed=False)
 
 
 GATED_DELTA = Rule("gated_delta_update", gated_delta_update, ("q", "k", "v", "a", "b"), _outputs, _kernel)

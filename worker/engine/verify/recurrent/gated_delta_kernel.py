@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import mlx.core as mx
 
-from kernels.gated_delta_tree.problem import NODES_AT_MOST, ROW_TYPES, Recurrence, configuration
+from kernels.gated_delta_tree.problem import NODES_AT_MOST, ROW_TYPES, Recurrence, Rows, configuration
 from kernels.gated_delta_tree.tree import Tree
 from worker.engine.kernel_set import KernelSet
 from worker.engine.verify.accepted import index_of
@@ -19,51 +19,40 @@ from worker.engine.verify.accepted import index_of
 
 @dataclass(frozen=True)
 class GatedDeltaCall:
-    """The kernels, and arguments as in `gated_delta_tree`, with a state in float32."""
+    """The kernels and their arguments."""
 
     run: Recurrence
-    q: mx.array
-    k: mx.array
-    v: mx.array
-    g: mx.array
-    beta: mx.array
+    rows: Rows
     state: mx.array
 
     def outputs(self, parents: Sequence[int]) -> mx.array:
         """[1, N, Hv, Dv] of the N nodes of a tree, by their parents."""
-        return self.run.outputs(self.q, self.k, self.v, self.g, self.beta, self.state, _tree(tuple(parents)))
+        return self.run.outputs(self.rows, self.state, _tree(tuple(parents)))
 
     def after(self, path: Sequence[int]) -> mx.array:
         """The state [1, Hv, Dv, Dk] after the nodes of `path`."""
-        return self.run.commit(self.k, self.v, self.g, self.beta, self.state, index_of(path))
+        return self.run.commit(self.rows, self.state, index_of(path))
 
     def advanced(self) -> tuple[mx.array, mx.array]:
         """Outputs and state of a chain."""
-        return self.run.advance(self.q, self.k, self.v, self.g, self.beta, self.state)
+        return self.run.advance(self.rows, self.state)
 
 
-def kernel_call(
-    q: mx.array,
-    k: mx.array,
-    v: mx.array,
-    g: mx.array,
-    beta: mx.array,
-    state: mx.array | None,
-    kernels: KernelSet,
-) -> GatedDeltaCall | None:
+def kernel_call(rows: Rows, state: mx.array | None, kernels: KernelSet) -> GatedDeltaCall | None:
     """The call by what `kernels` has for these widths and types; None where that is nothing.
 
     A state that begins at an odd address would not do either. There is none: a state is an array of its own, or the
     slice of one sequence of such an array.
     """
-    if k.shape[0] != 1 or k.shape[1] > NODES_AT_MOST or any(rows.dtype not in ROW_TYPES for rows in (q, k, v, g, beta)):
+    k, v, arrays = rows.k, rows.v, (*rows[:5], *(rows.gate_parameters or ()))
+    if k.shape[0] != 1 or k.shape[1] > NODES_AT_MOST or any(array.dtype not in ROW_TYPES for array in arrays):
         return None
     if state is None:
         state = mx.zeros((1, *v.shape[2:], k.shape[3]))
     if state.dtype != mx.float32:
         return None
-    run = kernels.recurrence(configuration(k, v, g, beta, q))
-    return None if run is None else GatedDeltaCall(run, q, k, v, g, beta, state)
+    run = kernels.recurrence(configuration(rows))
+    return None if run is None else GatedDeltaCall(run, rows, state)
 
 
 @lru_cache(maxsize=4)  # all layers of a pass have the same one
