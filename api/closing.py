@@ -68,5 +68,5 @@ def withdraw(queue: RequestQueue, batch_id: str, request_ids: Iterable[str]) -> 
     are, and are dropped by the worker that takes them. Raises redis.exceptions.RedisError.
     """
     mark = queue.marks([batch_id]).get(batch_id)
-    there = [request_id for request_id in request_ids if mark is None or index_of(request_id) < mark]
+    there = [request_id for request_id in request_ids if mark is None or index_of(request_id) < mark.below]
     queue.withdraw(there, batch_id=batch_id)

@@ -68,7 +68,7 @@ class Recorder:
         self._queue = queue
         self._reader = reader
         self._on_finished = on_finished or (lambda _: None)
-        self._reconciled = False
+        self._reconciled_in: str | None = None
         self._reminders = Reminders()
 
     def step(self, block_ms: int = 1000) -> int:
@@ -97,14 +97,15 @@ class Recorder:
         do_all(partial(step, model) for model in models for step in steps)
 
     def reconcile(self) -> None:
-        """Put back what Redis has lost: at first, and whenever Redis has forgotten a batch or the results stream."""
-        if self._reader.started_over or forgotten(self._ledger, self._queue):
-            self._reconciled = self._reader.started_over = False
-        if not self._reconciled:
+        """Put back what Redis has lost: at first, after each start of Redis, when a batch or the results are gone."""
+        run = self._queue.run_of_server()
+        if run != self._reconciled_in or self._reader.started_over or forgotten(self._ledger, self._queue):
+            self._reconciled_in, self._reader.started_over = None, False
+        if self._reconciled_in is None:
             for model in self._ledger.open_models():
                 self._give_up(model)  # they are open in the ledger, and are not to run again
             reconcile(self._ledger, self._queue)
-            self._reconciled = True
+            self._reconciled_in = run
 
     def recount(self) -> None:
         """Mend the counts of open batches, once: a batch that is counted wrong would never be closed."""

@@ -9,7 +9,8 @@ A batch is placed in a Redis by whoever submits or resumes it, and topped up by 
 Redis says how far: of the open requests, those with an index below the mark are in Redis, the others are to come. A
 request is put there before the mark moves, so a crash in between offers it again, and what is live is skipped.
 
-Where the mark is gone, the server has forgotten all it had; the recorder mends that (api/reconciling.py).
+Where the mark is gone, the server has forgotten all it had, and after a restart it may have forgotten the last of it;
+the recorder mends that (api/reconciling.py).
 """
 
 import logging
@@ -83,7 +84,7 @@ def put_back(ledger: Ledger, queue: RequestQueue, batch: Batch | RunningBatch, o
             put = _put(ledger, queue, fitting, batch.model, batch.priority)
             left = missing[len(fitting)] if len(fitting) < len(missing) else None
             if left is not None:
-                queue.move_mark(batch.id, index_of(left.request_id))
+                queue.move_mark_down(batch.id, index_of(left.request_id))
         added, seen = added + put, seen + len(chunk)
         on_placed(seen)
         if left is not None:
@@ -109,10 +110,10 @@ def _top_up(ledger: Ledger, queue: RequestQueue, model: str, priority: Priority)
     ids = [batch.id for batch in batches if (batch.model, batch.priority) == (model, priority)]
     room = WINDOW
     for batch_id, mark in queue.marks(ids).items():
-        room -= ledger.count_open(batch_id, stop=mark)
+        room -= ledger.count_open(batch_id, stop=mark.below)
         if room < CHUNK:
             break
-        coming = islice(ledger.open_requests(batch_id, start=mark), CHUNK)
+        coming = islice(ledger.open_requests(batch_id, start=mark.below), CHUNK)
         first = next(coming, None)
         if first is None:
             continue
@@ -120,7 +121,7 @@ def _top_up(ledger: Ledger, queue: RequestQueue, model: str, priority: Priority)
         if not chunk:
             break
         added = _put(ledger, queue, _missing(ledger, queue, chunk, model), model, priority)
-        queue.move_mark(batch_id, index_of(chunk[-1].request_id) + 1)
+        queue.move_mark_up(batch_id, mark, index_of(chunk[-1].request_id) + 1)
         return len(chunk), added
     return 0, 0
 
@@ -139,7 +140,7 @@ def _put(
     except ResponseError as error:
         if refused_as_full(error):
             first = requests[0].request_id
-            queue.move_mark(batch_of(first), index_of(first))
+            queue.move_mark_down(batch_of(first), index_of(first))
         raise
 
 

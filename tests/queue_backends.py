@@ -30,7 +30,7 @@ class Imitation(FakeStrictRedis):
 
     def info(self, section: str | None = None, *more: str, **options: Any) -> dict[str, Any]:
         uptime = int(time.monotonic() - self._since)
-        return {"redis_version": "7.0.0", "uptime_in_seconds": uptime}
+        return {"redis_version": "7.0.0", "uptime_in_seconds": uptime, "run_id": f"{self._since}"}
 
 
 def differs(reason: str, raises: type[Exception] = exceptions.ResponseError) -> pytest.MarkDecorator:

@@ -21,7 +21,7 @@ HMGET rq:job:x status
 HSTRLEN rq:job:x data
 HEXISTS cidermill:quarantine x
 HSET rq:job:x status queued
-HGET rq:job:x status
+TYPE rq:job:x
 EXPIRE rq:job:x 1
 PERSIST rq:job:x
 SADD rq:queues x
@@ -52,6 +52,7 @@ PTTL cidermill:seen:x
 EVAL script 1 cidermill:deaths:x
 EVAL script 2 rq:queue:x cidermill:leaving:x
 SET cidermill:placed:x 1
+GET cidermill:placed:x
 GETEX cidermill:placed:x EX 1
 SET cidermill:topping-up:x y
 PTTL cidermill:topping-up:x

@@ -35,28 +35,71 @@ ENTERED = JobStatus.DEFERRED
 """The status of an entry that is in no list yet."""
 ENTERED_SECONDS = 3600
 """How long such an entry stays whose writer died before he released it."""
-RELEASE = f"""
-local released = 0
+_JOB = Job.redis_job_namespace_prefix
+_PREFIXES = (
+    _JOB,
+    Result.get_key(""),  # type: ignore[no-untyped-call]
+    "rq:executions:",
+    attempts.attempts_key(""),
+    attempts.lost_key(""),
+)
+"""Of the keys that Redis has of one request beside lists and leases."""
+
+_READ = """
+local function read(key)
+  if redis.call('TYPE', key).ok ~= 'hash' then return end
+  local fields = redis.call('HMGET', key, 'status', 'enqueued_at')
+  return fields[1], fields[2]
+end
+"""
+ENTER = f"""{_READ}
+redis.call('SADD', KEYS[1], KEYS[2]) -- first: a full server refuses it
+local entered, place = {{}}, 3
+while ARGV[place] do
+  local id, last = ARGV[place], place + 3 + tonumber(ARGV[place + 3])
+  local status, at = read('{_JOB}' .. id)
+  if (status or '') == ARGV[place + 1] and (at or '') == ARGV[place + 2] then
+    for _, prefix in ipairs({{'{"', '".join(_PREFIXES)}'}}) do redis.call('DEL', prefix .. id) end
+    redis.call('HDEL', '{QUARANTINE_KEY}', id)
+    redis.call('ZREM', ARGV[1], id)
+    redis.call('HSET', '{_JOB}' .. id, unpack(ARGV, place + 4, last))
+    redis.call('EXPIRE', '{_JOB}' .. id, ARGV[2])
+    entered[#entered + 1] = id
+  end
+  place = last + 1
+end
+return entered
+"""
+"""Arguments: of each request the id, its entry's status and time as they were seen, the number of words of its new
+entry, and these. A finished or failed one has an expiry, which would take the new one with it, and counters."""
+RELEASE = f"""{_READ}
+local waiting, gone = 0, {{}}
 for place = 2, #ARGV do
-  local key = ARGV[1] .. ARGV[place]
-  if redis.call('HGET', key, 'status') == '{ENTERED.value}' then
+  local key = '{_JOB}' .. ARGV[place]
+  local status, at = read(key)
+  if status == '{ENTERED.value}' and at == ARGV[1] then
     redis.call('HSET', key, 'status', '{JobStatus.QUEUED.value}')
     redis.call('PERSIST', key)
     redis.call('RPUSH', KEYS[1], ARGV[place])
-    released = released + 1
+    waiting = waiting + 1
+  elseif not status or status == '{ENTERED.value}' then
+    gone[#gone + 1] = ARGV[place]
+  elseif status ~= '{JobStatus.FINISHED.value}' then
+    waiting = waiting + 1
   end
 end
-return released
+return {{waiting, gone}}
 """
 
 T = TypeVar("T")
 
 
 class Entry(NamedTuple):
-    """status and queue: as the entry says, None without one. damaged: it is quarantined."""
+    """status, queue and at: as the entry says, None without one. damaged: it is quarantined."""
 
     status: str | None
     queue: str | None
+    at: str | None
     damaged: bool
 
 
@@ -72,13 +115,20 @@ def look_up(connection: Redis, request_ids: Iterable[str]) -> Iterator[tuple[str
     for chunk in chunks(request_ids):
         with connection.pipeline(transaction=False) as pipeline:
             for request_id in chunk:
-                pipeline.hmget(Job.key_for(request_id), ["status", "origin"])
+                pipeline.hmget(Job.key_for(request_id), ["status", "origin", "enqueued_at"])
                 pipeline.hexists(QUARANTINE_KEY, request_id)
             # A key of another type is an error of that command alone.
             answers = pipeline.execute(raise_on_error=False)
         for request_id, fields, damaged in zip(chunk, answers[::2], answers[1::2], strict=True):
-            status, queue = (None, None) if isinstance(fields, Exception) else map(_text, fields)
-            yield request_id, Entry(status, queue, bool(damaged))
+            status, queue, at = (None,) * 3 if isinstance(fields, Exception) else map(_text, fields)
+            yield request_id, Entry(status, queue, at, bool(damaged))
+
+
+def live(connection: Redis, looked: dict[str, Entry]) -> set[str]:
+    """Of entries that were looked up, those that are queued, or started under a lease."""
+    found = {request_id: entry for request_id, entry in looked.items() if not entry.damaged}
+    queued = {request_id for request_id, entry in found.items() if entry.status == JobStatus.QUEUED}
+    return queued | running(connection, found)
 
 
 def running(connection: Redis, entries: dict[str, Entry]) -> set[str]:
@@ -104,17 +154,40 @@ def _held(connection: Redis, queue: str | None) -> set[str]:
     return {member.decode("utf-8", "replace").partition(":")[0] for member in members}
 
 
-def release(connection: Redis, queue_key: str, request_ids: Sequence[str]) -> int:
-    """Let workers take entered requests, in this order; one that ended meanwhile stays ended. Returns how many."""
-    namespace = Job.redis_job_namespace_prefix
-    return cast(int, connection.eval(RELEASE, 1, queue_key, namespace, *request_ids))
+def enter(
+    connection: Redis, queue: SafeQueue, jobs: Sequence[tuple[Job, dict[str, str]]], seen: dict[str, Entry]
+) -> list[str]:
+    """Write the entries of jobs, with further fields, which nobody takes before they are released.
+
+    Only where they are still as they were seen; returns the ids of those.
+    """
+    words: list[Any] = []
+    for job, further in jobs:
+        fields = [word for field in (job.to_dict() | further).items() for word in field]
+        words += [job.id, seen[job.id].status or "", seen[job.id].at or "", len(fields), *fields]
+    arguments = (queue.failed_job_registry.key, str(ENTERED_SECONDS), *words)
+    entered = cast(list[bytes], connection.eval(ENTER, 2, QUEUES_KEY, queue.key, *arguments))
+    return [request_id.decode() for request_id in entered]
+
+
+def release(connection: Redis, queue: SafeQueue, request_ids: Sequence[str], at: str) -> tuple[int, set[str]]:
+    """Let workers take requests that were entered with that time, in this order.
+
+    Those that ended meanwhile stay ended. Returns how many wait or run now, and those whose entries are not there any
+    more, or another process's.
+    """
+    waiting, gone = cast(tuple[int, list[bytes]], connection.eval(RELEASE, 1, queue.key, at, *request_ids))
+    return waiting, {request_id.decode() for request_id in gone}
 
 
 def remove_from_lists(connection: Redis, request_ids: Iterable[str]) -> list[str]:
-    """Take queued requests out of their queues, each queue in one step; returns those that were queued."""
+    """Take queued requests out of their queues, each queue in one step.
+
+    Returns those that were queued, or that were about to be.
+    """
     by_queue: dict[str, list[str]] = defaultdict(list)
     for request_id, entry in look_up(connection, request_ids):
-        if entry.status == JobStatus.QUEUED and entry.queue:
+        if entry.status in (JobStatus.QUEUED, ENTERED) and entry.queue:
             by_queue[entry.queue].append(request_id)
     for name, leaving in by_queue.items():
         scratch = f"cidermill:leaving:{uuid.uuid4().hex}"
@@ -151,13 +224,7 @@ def delete(connection: Redis, request_ids: Iterable[str]) -> None:
 
 def drop(pipeline: Any, request_id: str, queues: Sequence[str]) -> None:
     """Delete the entry with its counters, and its failures in `queues`, as part of a transaction."""
-    pipeline.delete(
-        Job.key_for(request_id),
-        Result.get_key(request_id),  # type: ignore[no-untyped-call]
-        f"rq:executions:{request_id}",
-        attempts.attempts_key(request_id),
-        attempts.lost_key(request_id),
-    )
+    pipeline.delete(*(f"{prefix}{request_id}" for prefix in _PREFIXES))
     pipeline.hdel(QUARANTINE_KEY, request_id)
     for name in queues:
         pipeline.zrem(f"rq:failed:{name}", request_id)

@@ -9,20 +9,23 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import cast
 
 from redis import Redis
 from rq import Retry
-from rq.job import Job, JobStatus
-from rq.utils import now
+from rq.job import Job
+from rq.utils import now, utcformat
 
 from api.duties import do_all
+from api.errors import QueueError
 from api.queue import attempts, entries, marks
 from api.queue.connection import address
 from api.queue.deadlines import on_server_clock
 from api.queue.fullness import Fullness
 from api.queue.hardening import JOB_NAME, SafeJob, valid_id
 from api.queue.impostors import remove_impostors
+from api.queue.marks import Mark
 from api.queue.prefix_key import PREFIX_FIELD, prefix_key
 from api.queue.quarantine import QUARANTINE_KEY
 from api.queue.results import answered
@@ -37,6 +40,8 @@ logger = logging.getLogger("cidermill.queue")
 FINISHED_SECONDS = 60
 FAILED_SECONDS = attempts.KEEP_SECONDS
 CANCELLED_SECONDS = 7 * 24 * 3600
+MOST_TRIES = 5
+"""To put requests whose entries vanish between the steps."""
 
 
 @dataclass(frozen=True)
@@ -104,14 +109,7 @@ class RequestQueue:
         queue = self._queue(queue_name(model, priority))
         added = seen = 0
         for chunk in entries.chunks(requests):
-            live = self.live([request.request_id for request in chunk])
-            fresh = {request.request_id: request for request in chunk if request.request_id not in live}
-            if fresh:
-                self._enter(queue, on_server_clock(self._connection, list(fresh.values())))
-                over = settled(list(fresh))
-                if over:
-                    self.forget(over)
-                added += entries.release(self._connection, queue.key, [one for one in fresh if one not in over])
+            added += self._put(queue, chunk, settled)
             seen += len(chunk)
             if on_enqueued is not None:
                 on_enqueued(seen)
@@ -119,10 +117,7 @@ class RequestQueue:
 
     def live(self, request_ids: Sequence[str]) -> set[str]:
         """Those that Redis holds as queued, or as started under a lease."""
-        looked = dict(entries.look_up(self._connection, request_ids))
-        found = {request_id: entry for request_id, entry in looked.items() if not entry.damaged}
-        queued = {request_id for request_id, entry in found.items() if entry.status == JobStatus.QUEUED}
-        return queued | entries.running(self._connection, found)
+        return entries.live(self._connection, dict(entries.look_up(self._connection, request_ids)))
 
     def answered(self) -> set[str]:
         """Those whose result waits on the results stream to be recorded: no longer live, and not to be run again."""
@@ -132,13 +127,21 @@ class RequestQueue:
         """How far the batch has been put here (an index); from now on it counts as placed in this Redis."""
         return marks.start(self._connection, batch_id)
 
-    def marks(self, batch_ids: Sequence[str]) -> dict[str, int]:
+    def marks(self, batch_ids: Sequence[str]) -> dict[str, Mark]:
         """How far each of those batches that were placed in this Redis has been put here, in the given order."""
         return marks.read(self._connection, batch_ids)
 
-    def move_mark(self, batch_id: str, mark: int) -> None:
-        """Requests of the batch with an index below `mark` have been put here."""
-        marks.move(self._connection, batch_id, mark)
+    def move_mark_up(self, batch_id: str, seen: Mark, index: int) -> None:
+        """Requests of the batch from the mark that was seen to that index have been put here."""
+        marks.move_up(self._connection, batch_id, seen, index)
+
+    def move_mark_down(self, batch_id: str, index: int) -> None:
+        """Requests of the batch from that index on are to come again."""
+        marks.move_down(self._connection, batch_id, index)
+
+    def run_of_server(self) -> str:
+        """Another one after each start of the server."""
+        return str(self._connection.info("server").get("run_id", ""))
 
     def topping_up(self, model: str, priority: Priority, *, wait: bool) -> AbstractContextManager[bool]:
         """The right to put requests into a queue, as one of several processes; whether it was had."""
@@ -213,21 +216,38 @@ class RequestQueue:
         settling, heartbeat = self._settling_seconds, self._heartbeat_seconds
         return SafeQueue(name, self._connection, settling_seconds=settling, heartbeat_seconds=heartbeat)
 
-    def _enter(self, queue: SafeQueue, requests: Sequence[GenerationRequest]) -> None:
-        """Write the entries, which nobody takes before they are released."""
-        with self._connection.pipeline() as pipeline:
-            pipeline.sadd(entries.QUEUES_KEY, queue.key)
-            for request in requests:
-                # A finished or failed job of this id has an expiry, which would take the new one with it.
-                entries.drop(pipeline, request.request_id, [queue.name])
-                job = self._job(queue, request)
-                job.save(pipeline=pipeline)
-                pipeline.expire(job.key, entries.ENTERED_SECONDS)
-                if key := prefix_key(request):
-                    pipeline.hset(job.key, PREFIX_FIELD, key)
-            pipeline.execute()
+    def _put(
+        self,
+        queue: SafeQueue,
+        requests: Sequence[GenerationRequest],
+        settled: Callable[[Sequence[str]], Collection[str]],
+    ) -> int:
+        """Put those that are not live at the tail; returns how many.
 
-    def _job(self, queue: SafeQueue, request: GenerationRequest) -> Job:
+        What Redis loses meanwhile, or another process takes over, is looked at again.
+        """
+        added = 0
+        left = {request.request_id: request for request in requests}
+        for _ in range(MOST_TRIES):
+            looked = dict(entries.look_up(self._connection, left))
+            live = entries.live(self._connection, looked)
+            left = {request_id: request for request_id, request in left.items() if request_id not in live}
+            if not left:
+                return added
+            at = now()
+            jobs = [self._job(queue, request, at) for request in on_server_clock(self._connection, list(left.values()))]
+            entered = entries.enter(self._connection, queue, jobs, looked)
+            over = set(settled(entered))
+            if over:
+                self.forget(over)
+            coming = [request_id for request_id in entered if request_id not in over]
+            waiting, gone = entries.release(self._connection, queue, coming, utcformat(at))
+            added += waiting
+            left = {one: request for one, request in left.items() if one in gone or one not in entered}
+        raise QueueError(f"entries of queue {queue.name} vanish from Redis, or others put them there; try again")
+
+    def _job(self, queue: SafeQueue, request: GenerationRequest, at: datetime) -> tuple[Job, dict[str, str]]:
+        """The job that is entered at that time, and what its entry has beside RQ's fields."""
         job = queue.create_job(
             JOB_NAME,
             args=(request.model_dump(mode="json", exclude_defaults=True),),
@@ -239,8 +259,9 @@ class RequestQueue:
             status=entries.ENTERED,
             retry=self._retry,
         )
-        job.enqueued_at = now()
-        return job
+        job.enqueued_at = at
+        key = prefix_key(request)
+        return job, {PREFIX_FIELD: key} if key else {}
 
     def _failed_ids(self, name: str) -> list[str]:
         """Without those that are no ids, which are removed."""

@@ -13,6 +13,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 from rq.job import Job
 
+from api.queue import attempts
 from api.queue.fullness import ENTRY_BYTES
 from api.queue.steps import NOTHING_KEY, Step
 from api.schemas import RequestEvent
@@ -34,12 +35,26 @@ if entry and #ARGV[2] <= {ENTRY_BYTES} + redis.call('HSTRLEN', KEYS[2], 'data') 
 end
 redis.call('XADD', KEYS[1], '*', ARGV[1], ARGV[2])
 if entry then
+  local status, worker, queue = unpack(redis.call('HMGET', KEYS[2], 'status', 'worker_name', 'origin'))
   redis.call('HSET', KEYS[2], 'status', 'finished')
   redis.call('EXPIRE', KEYS[2], ARGV[3])
+  if status == 'started' and worker ~= ARGV[4] and queue then
+    local leases, cursor = 'rq:wip:' .. queue, '0'
+    repeat
+      local found = redis.call('ZSCAN', leases, cursor, 'MATCH', ARGV[5] .. ':*', 'COUNT', 1000)
+      for place = 1, #found[2], 2 do
+        redis.call('ZREM', leases, found[2][place])
+        redis.call('DEL', 'rq:execution:' .. found[2][place])
+      end
+      cursor = found[1]
+    until cursor == '0'
+    redis.call('DEL', '{attempts.attempts_key("")}' .. ARGV[5], '{attempts.lost_key("")}' .. ARGV[5])
+  end
 end
 """
 """A full server refuses no script that has written already: so it takes a result that is no larger than the entry which
-ends with it, and gets free by that. A larger one waits for room."""
+ends with it, and gets free by that. A larger one waits for room. Where another worker runs the request by now, that one
+loses its lease, and stops."""
 
 READ = """
 local entries, size, start = {}, 0, ARGV[3]
@@ -78,9 +93,9 @@ def publish_result(connection: Redis, event: RequestEvent) -> None:
     """Append a result, or word of a deadline, and in the same step end its queue entry, whoever holds that by now.
 
     A worker that dies before it has booked the request, or wakes up when it was handed on, so leaves nothing that
-    anybody would run again. Published twice, when the server's answer is lost on the way, it is recorded once.
+    anybody would run again, or go on with. Published twice, as when the server's answer is lost, it is recorded once.
     """
-    arguments = (*fields(event), str(ANSWERED_SECONDS))
+    arguments = (*fields(event), str(ANSWERED_SECONDS), event.worker, event.request_id)
     connection.eval(ANSWER, 2, RESULTS_STREAM, Job.key_for(event.request_id), *arguments)
 
 

@@ -82,7 +82,7 @@ def nothing_recorded_runs_again(history: History) -> Iterator[Violation]:
         if note.kind == "asks":
             asked[note.process, note.request_id] = note.at
             continue
-        question = asked.get((note.process, note.request_id), -inf)
+        question = asked.pop((note.process, note.request_id), -inf)  # one question is good for one start
         at = question if note.at - question <= history.longest_fault else note.at
         if at > recorded.get(note.request_id, at):
             late = at - recorded[note.request_id]

@@ -18,9 +18,21 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def note(
-        self, kind: str, request_id: str | None = None, *, process: str | None = None, phase: str | None = None
+        self,
+        kind: str,
+        request_id: str | None = None,
+        *,
+        process: str | None = None,
+        phase: str | None = None,
+        at: float | None = None,
     ) -> None:
-        line = {"at": time.time(), "kind": kind, "process": process or self._process, "request_id": request_id}
+        """at: when it happened, in seconds since the epoch; None: now."""
+        line = {
+            "at": time.time() if at is None else at,
+            "kind": kind,
+            "process": process or self._process,
+            "request_id": request_id,
+        }
         os.write(self._file, json.dumps(line | {"phase": phase}).encode() + b"\n")
 
 

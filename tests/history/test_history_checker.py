@@ -91,11 +91,11 @@ def note(*fields: object) -> Callable[[History], None]:
     return lambda history: history.notes.append(Note(*fields))  # type: ignore[arg-type]
 
 
-def asked_and_started(asked_at: float, started_at: float) -> Callable[[History], None]:
+def asked_and_started(asked_at: float, *started_at: float) -> Callable[[History], None]:
     """By w5, while the request runs on w4 and is recorded at 8."""
 
     def plant(history: History) -> None:
-        history.notes += [Note(asked_at, "asks", "w5", DONE), Note(started_at, "start", "w5", DONE)]
+        history.notes += [Note(asked_at, "asks", "w5", DONE), *(Note(at, "start", "w5", DONE) for at in started_at)]
         history.notes.sort(key=lambda one: one.at)
 
     return plant
@@ -145,6 +145,7 @@ PLANTED: dict[str, tuple[Callable[[History], object], set[tuple[str, str]]]] = {
     "ran again, and had asked": (asked_and_started(8.05, 8.1), {("ran_again", DONE)}),
     "ran again, and had asked long before": (asked_and_started(7.9, 11.0), {("ran_again", DONE)}),
     "recorded between question and start": (asked_and_started(7.9, 8.1), set()),
+    "ran again, on one question": (asked_and_started(7.9, 7.95, 8.1), {("ran_again", DONE)}),
     "another's answer": (row(DONE, text="unwanted"), {("attribution", DONE)}),
     "never generated": (forget("end"), {("attribution", DONE), ("attribution", IN_TIME)}),
     "set aside for nothing": (forget("kill"), {("cause", POISON)}),

@@ -7,6 +7,7 @@ arguments of `serve`. The points are those of schedule.PHASES; each is marked ri
 import json
 import logging
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from worker.process import serve
 from worker.rq_worker import GenerationWorker
 
 DEADLY = "die"
+PROMPT_SECONDS = 0.5
+"""For an answer of the server on a busy machine."""
 
 
 class JournalingEngine(ScriptedEngine):
@@ -72,12 +75,17 @@ def mark(owner: Any, name: str, phase: str, trap: Trap, request_of: Callable[...
 
 
 def note_questions(name: str, journal: Journal) -> None:
-    """Let each call of the method of a lease registry be noted before it is made."""
+    """Let each call of the method of a lease registry be noted with the time from which the server can have answered.
+
+    That of a slow call, which may have been sent again, is taken to be PROMPT_SECONDS before its answer came.
+    """
     original = getattr(LeaseRegistry, name)
 
     def noted(registry: LeaseRegistry, execution: Execution, job: Job, *others: Any) -> bool:
-        journal.note("asks", job.id)
-        return bool(original(registry, execution, job, *others))
+        asked_at = time.time()
+        wanted = bool(original(registry, execution, job, *others))
+        journal.note("asks", job.id, at=max(asked_at, time.time() - PROMPT_SECONDS))
+        return wanted
 
     setattr(LeaseRegistry, name, noted)
 

@@ -11,17 +11,25 @@ from api.queue.requests import RequestQueue
 DAY = 24 * 3600
 
 
+def move(queue: RequestQueue, batch_id: str, index: int) -> None:
+    queue.move_mark_up(batch_id, queue.marks([batch_id])[batch_id], index)
+
+
+def indices(queue: RequestQueue, *batch_ids: str) -> dict[str, int]:
+    return {batch_id: mark.below for batch_id, mark in queue.marks(batch_ids).items()}
+
+
 def test_a_mark_starts_at_none_put_and_is_kept_where_it_was(queue: RequestQueue) -> None:
     assert queue.start_mark("a") == 0
-    queue.move_mark("a", 1000)
+    move(queue, "a", 1000)
     assert queue.start_mark("a") == 1000
 
 
 def test_marks_are_those_of_batches_that_were_placed_here_in_the_order_asked(queue: RequestQueue) -> None:
     for batch_id, mark in (("a", 7), ("b", 5)):
         queue.start_mark(batch_id)
-        queue.move_mark(batch_id, mark)
-    assert list(queue.marks(["b", "elsewhere", "a"]).items()) == [("b", 5), ("a", 7)]
+        move(queue, batch_id, mark)
+    assert list(indices(queue, "b", "elsewhere", "a").items()) == [("b", 5), ("a", 7)]
     assert queue.marks([]) == {}
 
 
@@ -30,9 +38,10 @@ def test_a_mark_that_is_asked_for_does_not_expire(queue: RequestQueue, redis: Re
     redis.expire(marks.mark_key("a"), 5)
     queue.marks(["a"])
     assert 29 * DAY < redis.ttl(marks.mark_key("a")) <= 30 * DAY
-    redis.expire(marks.mark_key("a"), 5)
-    queue.move_mark("a", 1)
-    assert 29 * DAY < redis.ttl(marks.mark_key("a")) <= 30 * DAY
+    for act in (lambda: move(queue, "a", 7), lambda: queue.move_mark_down("a", 3), lambda: queue.start_mark("a")):
+        redis.expire(marks.mark_key("a"), 5)
+        act()
+        assert 29 * DAY < redis.ttl(marks.mark_key("a")) <= 30 * DAY
 
 
 def test_a_turn_is_had_by_one_at_a_time_and_per_queue(queue: RequestQueue, redis: Redis) -> None:
@@ -86,20 +95,59 @@ def test_a_turn_without_an_end_is_nobodys(queue: RequestQueue, redis: Redis, sec
         assert 0 < redis.ttl("cidermill:topping-up:m:normal") <= 30
 
 
-@pytest.mark.parametrize("nonsense", ["", "abc", "-5", "1.5", "9" * 19, "9" * 5000])
+@pytest.mark.parametrize("nonsense", ["", "abc", "-5", "1.5", "9" * 16, "9" * 5000])
 def test_a_mark_that_is_no_number_is_none_put(queue: RequestQueue, redis: Redis, nonsense: str) -> None:
     redis.set(marks.mark_key("a"), nonsense)
-    assert queue.marks(["a"]) == {"a": 0}
+    assert indices(queue, "a") == {"a": 0}
+    move(queue, "a", 5)
+    assert indices(queue, "a") == {"a": 5}
+    redis.set(marks.mark_key("a"), nonsense)
     assert queue.start_mark("a") == 0
-    queue.move_mark("a", 10**18 - 1)
-    assert queue.marks(["a"]) == {"a": 10**18 - 1}
+    move(queue, "a", 10**15 - 1)
+    assert indices(queue, "a") == {"a": 10**15 - 1}
 
 
-def test_a_mark_that_the_server_has_forgotten_is_not_moved(queue: RequestQueue) -> None:
+def test_a_mark_that_the_server_has_forgotten_is_not_moved(queue: RequestQueue, redis: Redis) -> None:
     """Else requests below it that the server has forgotten, too, would count as put."""
     queue.start_mark("a")
-    queue.move_mark("b", 7)
-    assert queue.marks(["a", "b"]) == {"a": 0}
+    queue.start_mark("b")
+    seen = queue.marks(["b"])["b"]
+    redis.delete(marks.mark_key("b"))
+    queue.move_mark_up("b", seen, 7)
+    queue.move_mark_down("b", 0)
+    assert indices(queue, "a", "b") == {"a": 0}
+
+
+def test_a_mark_that_was_made_anew_is_not_moved_up_from_the_old_one(queue: RequestQueue, redis: Redis) -> None:
+    queue.start_mark("a")
+    move(queue, "a", 4)
+    seen = queue.marks(["a"])["a"]
+    redis.delete(marks.mark_key("a"))
+    queue.start_mark("a")
+    queue.move_mark_up("a", seen, 8)
+    assert indices(queue, "a") == {"a": 0}
+    seen = queue.marks(["a"])["a"]
+    queue.start_mark("a")  # at the same place: what is below it is looked at again
+    queue.move_mark_up("a", seen, 8)
+    assert indices(queue, "a") == {"a": 0}
+
+
+def test_a_mark_moves_up_from_what_was_seen_and_down_from_anywhere(queue: RequestQueue) -> None:
+    queue.start_mark("a")
+    zero = queue.marks(["a"])["a"]
+    move(queue, "a", 1000)
+    queue.move_mark_down("a", 2000)
+    assert indices(queue, "a") == {"a": 1000}
+    queue.move_mark_down("a", 0)
+    queue.move_mark_up("a", zero, 5)  # it is 0 again, and another one
+    assert indices(queue, "a") == {"a": 0}
+
+
+def test_a_mark_of_an_older_version_is_taken_over(queue: RequestQueue, redis: Redis) -> None:
+    redis.set(marks.mark_key("a"), 1000)
+    assert indices(queue, "a") == {"a": 1000}
+    move(queue, "a", 2000)
+    assert queue.start_mark("a") == 2000
 
 
 def test_a_mark_and_a_turn_of_other_types_are_removed(queue: RequestQueue, redis: Redis) -> None:
@@ -107,5 +155,5 @@ def test_a_mark_and_a_turn_of_other_types_are_removed(queue: RequestQueue, redis
     redis.rpush(marks.turn_key("m:normal"), 7)
     queue.start_mark("b")
     queue.remove_impostors(["m"], ["a", "b", "c"])
-    assert queue.marks(["a", "b"]) == {"b": 0}
+    assert indices(queue, "a", "b") == {"b": 0}
     assert redis.exists(marks.turn_key("m:normal")) == 0

@@ -63,6 +63,21 @@ def test_a_server_that_is_emptied_under_a_recorder_gets_its_window_again(station
         wait_until(lambda: station.ledger.batch(batch.id).counts.completed == 2, "the second record")
 
 
+def test_what_a_server_has_lost_when_it_was_started_again_is_put_back(station: Station) -> None:
+    """As after a loss of power, which takes the last second: the mark is there, and some requests below it are not."""
+    batch = placed(station, 4)
+    recorder = station.recorder()
+    recorder.reconcile()
+    station.queue.forget(ids(batch, 1, 3))
+    recorder.reconcile()
+    assert station.waiting() == ids(batch, 0, 2)
+    station.kill_server()
+    station.server = PrivateServer.start(station.data_dir)
+    wait_until(station.redis.ping, "the server")
+    recorder.reconcile()
+    assert station.waiting() == ids(batch, 0, 2, 1, 3)
+
+
 def test_answers_that_went_with_the_results_stream_are_asked_for_again(
     station: Station, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,7 +15,7 @@ from api.identity import new_batch_id
 from api.ledger.connection import writing
 from api.ledger.tables import BATCHES
 from api.queue import attempts, fullness
-from api.queue.marks import turn
+from api.queue.marks import Mark, turn
 from api.queue.quarantine import QUARANTINE_KEY
 from api.queue.requests import SafeQueue, queue_name
 from api.schemas import Batch, Priority, RequestBody
@@ -136,11 +136,11 @@ def test_a_batch_that_nobody_placed_in_this_redis_stays_out_of_it(station: Stati
 def test_a_crash_before_the_mark_moves_puts_nothing_twice(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = enter(station, 5)
 
-    def crash(batch_id: str, mark: int) -> None:
+    def crash(batch_id: str, seen: Mark, index: int) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(station.queue, "move_mark", crash)
+        patched.setattr(station.queue, "move_mark_up", crash)
         with pytest.raises(KeyboardInterrupt):
             put(station, batch)
     assert station.waiting() == ids(batch, 0, 1)
@@ -246,7 +246,7 @@ def test_nothing_is_put_into_a_redis_that_is_nearly_full(station: Station) -> No
     assert top_up(station.ledger, station.queue) == 0
     station.queue.forget(ids(earlier, 0))
     assert put(station, earlier) == 0
-    assert station.queue.marks([earlier.id, batch.id]) == {earlier.id: 0, batch.id: 0}
+    assert [mark.below for mark in station.queue.marks([earlier.id, batch.id]).values()] == [0, 0]
     station.redis.config_set("maxmemory", 1)
     third = enter(station, 1)
     assert put(station, third) == 0
@@ -294,7 +294,7 @@ def test_what_a_full_redis_refuses_to_take_back_comes_when_there_is_room(
     with monkeypatch.context() as patched:
         patched.setattr(station.queue, "room", lambda *_: 10**9)  # there was room when it was asked
         assert put(station, batch) == 0
-    assert station.queue.marks([batch.id]) == {batch.id: 1}
+    assert station.queue.marks([batch.id])[batch.id].below == 1
     station.redis.config_set("maxmemory", 0)
     while top_up(station.ledger, station.queue):
         pass
@@ -309,7 +309,7 @@ def test_what_is_set_aside_beyond_a_mark_is_not_queued_anew(station: Station) ->
     station.fail_in_redis(failed)
     station.redis.lrem(f"rq:queue:{MODEL}:normal", 1, damaged)
     station.redis.hset(QUARANTINE_KEY, damaged, f"{MODEL}:normal")
-    station.queue.move_mark(batch.id, 0)
+    station.queue.move_mark_down(batch.id, 0)
     while top_up(station.ledger, station.queue):
         pass
     assert waiting(station, "normal") == ids(batch, 2)

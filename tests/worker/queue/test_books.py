@@ -218,6 +218,24 @@ def test_what_another_worker_answers_between_lease_and_start_is_not_generated(
     assert bench.queue.live([ONE, TWO]) == {TWO}
 
 
+def test_a_run_whose_request_another_worker_answers_loses_its_lease(bench: Bench) -> None:
+    result = GenerationResult(request_id=ONE, text="t", finish_reason="stop")
+    answer = RequestEvent(kind="finished", request_id=ONE, worker="late", attempt=1, at=1.0, result=result)
+    leases: list[int] = []
+
+    def answered_elsewhere() -> None:
+        leases.append(bench.redis.zcard(LEASES))
+        publish_result(bench.redis, answer)
+        leases.append(bench.redis.zcard(LEASES))
+
+    bench.work(answered_elsewhere)
+    assert leases == [1, 0]
+    assert bench.events()[:2] == [("started", ONE, 1), ("finished", ONE, 1)]
+    assert bench.left_behind() == []
+    assert bench.redis.exists(attempts_key(ONE), lost_key(ONE)) == 0
+    assert bench.queue.live([ONE, TWO]) == {TWO}
+
+
 def test_a_request_of_a_cancelled_batch_does_not_start(bench: Bench) -> None:
     bench.redis.set(cancel_key(BATCH), 1)
     for request_id in (ONE, TWO):
