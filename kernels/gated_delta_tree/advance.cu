@@ -41,10 +41,8 @@
         float gate = by_channel ? 1.0f : float(head_gates[token * gate_row]);
         float strength = float(head_strengths[token * strength_row]);
         if (makes_gates) {
-            const float x = gate + float(dt_bias[head]);
-            const float rate = fmaxf(x, 0.0f) + logf(1.0f + expf(-fabsf(x)));
-            gate = expf(-expf(float(A_log[head])) * rate);
-            strength = 1.0f / (1.0f + expf(-strength));
+            gate = gate_of(gate, float(A_log[head]), float(dt_bias[head]));
+            strength = strength_of(strength);
         }
         float key[channels];
         float query[channels];
@@ -57,8 +55,8 @@
             key_square += key[c] * key[c];
             query_square += query[c] * query[c];
         }
-        const float key_scale = normed ? 1.0f : rsqrtf(warp_sum(key_square) + 1e-6f);
-        const float query_scale = normed ? 1.0f : rsqrtf((warp_sum(query_square) + 1e-6f) * float(Dk));
+        const float key_scale = normed ? 1.0f : shortened_by(warp_sum(key_square));
+        const float query_scale = normed ? 1.0f : shortened_by(warp_sum(query_square)) * rsqrtf(float(Dk));
         float product = 0.0f;
         float found[columns];
         float seen[columns];

@@ -40,10 +40,8 @@
         float gate = by_channel ? 1.0f : float(head_gates[node * gate_row]);
         float strength = float(head_strengths[node * strength_row]);
         if (makes_gates) {
-            const float x = gate + float(dt_bias[head]);
-            const float rate = fmaxf(x, 0.0f) + logf(1.0f + expf(-fabsf(x)));
-            gate = expf(-expf(float(A_log[head])) * rate);
-            strength = 1.0f / (1.0f + expf(-strength));
+            gate = gate_of(gate, float(A_log[head]), float(dt_bias[head]));
+            strength = strength_of(strength);
         }
         float key[channels];
         float square = 0.0f;
@@ -52,7 +50,7 @@
             key[c] = float(head_keys[node * key_row + (c * 32 + lane) * key_channel]);
             square += key[c] * key[c];
         }
-        const float key_scale = normed ? 1.0f : rsqrtf(warp_sum(square) + 1e-6f);
+        const float key_scale = normed ? 1.0f : shortened_by(warp_sum(square));
         float found[columns];
 #pragma unroll
         for (int i = 0; i < columns; ++i) found[i] = 0.0f;

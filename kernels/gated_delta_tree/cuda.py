@@ -1,4 +1,4 @@
-"""The CUDA variant: `outputs.cu`, `commit.cu` and `advance.cu`, the algorithms of the Metal files."""
+"""The CUDA variant: `outputs.cu`, `commit.cu` and `advance.cu` with `made.cu`, the algorithms of the Metal files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cuda_recurrence(factory: Callable[..., Any]) -> Recurrence:
 
 def _kernel(factory: Callable[..., Any], name: str, input_names: Sequence[str], output_names: Sequence[str]) -> Kernel:
     """A kernel that has its inputs' types in its name: MLX does not look at them (see `named`)."""
-    source = text_beside(__file__, f"{name}.cu")
+    source, header = text_beside(__file__, f"{name}.cu"), text_beside(__file__, "made.cu")
 
     @cache
     def typed(types: tuple[mx.Dtype, ...]) -> Kernel:
@@ -34,6 +34,7 @@ def _kernel(factory: Callable[..., Any], name: str, input_names: Sequence[str], 
             input_names=list(input_names),
             output_names=list(output_names),
             source=source,
+            header=header,
             ensure_row_contiguous=False,
         )
         return kernel

@@ -64,10 +64,8 @@
         float gate = by_channel ? 1.0f : float(head_gates[place * gate_row]);
         float strength = float(beta[place * int(beta_strides[1]) + head * int(beta_strides[2])]);
         if (makes_gates) {
-            const float x = gate + float(dt_bias[head]);
-            const float rate = fmaxf(x, 0.0f) + logf(1.0f + expf(-fabsf(x)));
-            gate = expf(-expf(float(A_log[head])) * rate);
-            strength = 1.0f / (1.0f + expf(-strength));
+            gate = gate_of(gate, float(A_log[head]), float(dt_bias[head]));
+            strength = strength_of(strength);
         }
         gates[place] = gate;
         strengths[place] = strength;
@@ -80,7 +78,7 @@
             square += key * key;
         }
         if (!normed) square = warp_sum(square);
-        if (lane == 0) key_scales[node] = normed ? 1.0f : rsqrtf(square + 1e-6f);
+        if (lane == 0) key_scales[node] = normed ? 1.0f : shortened_by(square);
     }
     float written[kept];                   // d of the nodes i * team + rank; zero until they are reached
 #pragma unroll
@@ -101,7 +99,7 @@
                 query[c] = float(head_queries[node * query_row + channel * query_channel]);
                 product += query[c] * query[c];
             }
-            const float query_scale = normed ? 1.0f : rsqrtf((warp_sum(product) + 1e-6f) * float(Dk));
+            const float query_scale = normed ? 1.0f : shortened_by(warp_sum(product)) * rsqrtf(float(Dk));
             product = 0.0f;
 #pragma unroll
             for (int c = 0; c < channels; ++c) {

@@ -77,10 +77,8 @@
         float gate = by_channel ? 1.0f : float(head_gates[place * gate_row]);
         float strength = float(beta[place * int(beta_strides[1]) + head * int(beta_strides[2])]);
         if (makes_gates) {
-            const float x = gate + float(dt_bias[head]);
-            const float rate = max(x, 0.0f) + log(1.0f + exp(-fabs(x)));
-            gate = exp(-exp(float(A_log[head])) * rate);
-            strength = 1.0f / (1.0f + exp(-strength));
+            gate = gate_of(gate, float(A_log[head]), float(dt_bias[head]));
+            strength = strength_of(strength);
         }
         gates[place] = gate;
         strengths[place] = strength;
@@ -93,7 +91,7 @@
             square += key * key;
         }
         if (!normed) square = simd_sum(square);
-        if (lane == 0) key_scales[node] = normed ? 1.0f : rsqrt(square + 1e-6f);
+        if (lane == 0) key_scales[node] = normed ? 1.0f : shortened_by(square);
     }
     float written[kept];                   // d of the nodes i * team + rank; zero until they are reached
 #pragma unroll
@@ -114,7 +112,7 @@
                 query[c] = float(head_queries[node * query_row + channel * query_channel]);
                 product += query[c] * query[c];
             }
-            const float query_scale = normed ? 1.0f : rsqrt((simd_sum(product) + 1e-6f) * float(Dk));
+            const float query_scale = normed ? 1.0f : shortened_by(simd_sum(product)) * rsqrt(float(Dk));
             product = 0.0f;
 #pragma unroll
             for (int c = 0; c < channels; ++c) {

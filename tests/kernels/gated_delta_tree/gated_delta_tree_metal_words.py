@@ -20,8 +20,8 @@ METAL_WORDS = {
 }
 
 
-def in_metal_words(*, source: str, **rest: Any) -> Any:
+def in_metal_words(*, source: str, header: str, **rest: Any) -> Any:
     """A factory of kernels."""
     for word, metal_word in METAL_WORDS.items():
-        source = re.sub(word, metal_word, source)
-    return metal_kernel(source=source, **rest)
+        source, header = (re.sub(word, metal_word, text) for text in (source, header))
+    return metal_kernel(source=source, header=header, **rest)
