@@ -40,7 +40,7 @@
         float gate = by_channel ? 1.0f : float(head_gates[node * gate_row]);
         float strength = float(head_strengths[node * strength_row]);
         if (makes_gates) {
-            gate = gate_of(gate, float(A_log[head]), float(dt_bias[head]));
+            gate = gate_of(gate, float(A_log[head * A_log_strides[0]]), float(dt_bias[head * dt_bias_strides[0]]));
             strength = strength_of(strength);
         }
         float key[channels];

@@ -77,7 +77,7 @@
         float gate = by_channel ? 1.0f : float(head_gates[place * gate_row]);
         float strength = float(beta[place * int(beta_strides[1]) + head * int(beta_strides[2])]);
         if (makes_gates) {
-            gate = gate_of(gate, float(A_log[head]), float(dt_bias[head]));
+            gate = gate_of(gate, float(A_log[head * A_log_strides[0]]), float(dt_bias[head * dt_bias_strides[0]]));
             strength = strength_of(strength);
         }
         gates[place] = gate;

@@ -74,7 +74,12 @@ class Case:
             mixed = mx.concatenate([array.flatten(2) for array in (q, k, v)], axis=-1)
             parts = mx.split(mixed, [q[0, 0].size, q[0, 0].size + k[0, 0].size], axis=-1)
             q, k, v = (part.reshape(array.shape) for part, array in zip(parts, (q, k, v), strict=True))
-        parameters = (given["A_log"], given["dt_bias"]) if "A_log" in given else None
+        parameters = None
+        if "A_log" in given:  # as columns, whose elements lie apart
+            log_rate, bias = (
+                mx.stack([array, array + 1], axis=1)[:, 0] for array in (given["A_log"], given["dt_bias"])
+            )
+            parameters = log_rate, bias
         return Rows(q, k, v, given["g"], given["beta"], parameters, not self.raw), given["state"]
 
 
