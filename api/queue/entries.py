@@ -95,12 +95,15 @@ T = TypeVar("T")
 
 
 class Entry(NamedTuple):
-    """status, queue and at: as the entry says, None without one. damaged: it is quarantined."""
+    """status and queue: as the entry says, None without one. damaged: it is quarantined.
+
+    version: the status and the time at which it was entered, as they stand there; empty without one.
+    """
 
     status: str | None
     queue: str | None
-    at: str | None
     damaged: bool
+    version: tuple[bytes, bytes]
 
 
 def chunks(items: Iterable[T]) -> Iterator[list[T]]:
@@ -120,8 +123,8 @@ def look_up(connection: Redis, request_ids: Iterable[str]) -> Iterator[tuple[str
             # A key of another type is an error of that command alone.
             answers = pipeline.execute(raise_on_error=False)
         for request_id, fields, damaged in zip(chunk, answers[::2], answers[1::2], strict=True):
-            status, queue, at = (None,) * 3 if isinstance(fields, Exception) else map(_text, fields)
-            yield request_id, Entry(status, queue, at, bool(damaged))
+            status, queue, at = (None,) * 3 if isinstance(fields, Exception) else fields
+            yield request_id, Entry(_text(status), _text(queue), bool(damaged), (status or b"", at or b""))
 
 
 def live(connection: Redis, looked: dict[str, Entry]) -> set[str]:
@@ -164,7 +167,7 @@ def enter(
     words: list[Any] = []
     for job, further in jobs:
         fields = [word for field in (job.to_dict() | further).items() for word in field]
-        words += [job.id, seen[job.id].status or "", seen[job.id].at or "", len(fields), *fields]
+        words += [job.id, *seen[job.id].version, len(fields), *fields]
     arguments = (queue.failed_job_registry.key, str(ENTERED_SECONDS), *words)
     entered = cast(list[bytes], connection.eval(ENTER, 2, QUEUES_KEY, queue.key, *arguments))
     return [request_id.decode() for request_id in entered]

@@ -107,6 +107,19 @@ def test_nobody_takes_what_is_asked_about_and_what_is_settled_vanishes(queue: Re
     assert redis.ttl(f"rq:job:{ids[1]}") == -1
 
 
+@pytest.mark.parametrize("forged", [{"status": b"\xff"}, {"status": "deferred", "enqueued_at": b"\xff\0"}, None])
+def test_a_forged_entry_keeps_no_request_out(
+    queue: RequestQueue, redis: Redis, forged: dict[str, bytes | str] | None
+) -> None:
+    key = f"rq:job:{BATCH}-0"
+    if forged is None:
+        redis.rpush(key, "of another type")
+    else:
+        redis.hset(key, mapping=forged)  # type: ignore[arg-type]
+    assert _enqueue(queue, _requests(2)) == 2
+    assert queue.live(_ids(_requests(2))) == set(_ids(_requests(2)))
+
+
 def test_what_was_never_released_is_put_again(queue: RequestQueue, redis: Redis) -> None:
     def die(_: Sequence[str]) -> list[str]:
         raise KeyboardInterrupt
