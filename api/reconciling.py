@@ -12,7 +12,7 @@ import time
 from api.ledger.ledger import Ledger
 from api.ledger.records import RunningBatch
 from api.queue.requests import RequestQueue
-from api.window import put_back
+from api.window import rewind
 
 logger = logging.getLogger("cidermill.recorder")
 
@@ -39,22 +39,27 @@ class Reminders:
 
 
 def reconcile(ledger: Ledger, queue: RequestQueue) -> int:
-    """Put back what this Redis has lost of the batches in progress that were placed in it; returns how many requests.
+    """Let what this Redis has lost of the batches in progress that were placed in it come again; returns how many.
 
-    As far as their marks go. Of a batch whose mark is lost, too, everything is to come again, by `top_up`.
+    As far as their marks go. Of a batch whose mark is lost, too, everything is to come again, by `top_up`. What the
+    ledger has closed, and a server that was set back holds again, is taken out.
     """
+    for request_ids in queue.held():
+        if closed := ledger.final(request_ids):
+            logger.warning("Redis had kept %d requests that are closed in the ledger; removed", len(closed))
+            queue.forget(closed)
     batches = ledger.running_batches()
     marks = queue.marks([batch.id for batch in batches])
     total = 0
     for batch in batches:
         if batch.id not in marks and batch.placed_in != queue.address:
             continue
-        _, added = put_back(ledger, queue, batch, lambda _: None)
-        total += added
+        missing = rewind(ledger, queue, batch)
+        total += missing
         if batch.id not in marks:
             logger.warning("Redis does not know batch %s any more: what is open of it is queued again", batch.id)
-        elif added:
-            logger.warning("Redis had lost %d requests of batch %s: they are queued again", added, batch.id)
+        elif missing:
+            logger.warning("Redis had lost %d requests of batch %s: they are queued again", missing, batch.id)
     return total
 
 

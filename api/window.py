@@ -10,7 +10,7 @@ Redis says how far: of the open requests, those with an index below the mark are
 request is put there before the mark moves, so a crash in between offers it again, and what is live is skipped.
 
 Where the mark is gone, the server has forgotten all it had, and after a restart it may have forgotten the last of it;
-the recorder mends that (api/reconciling.py).
+the recorder mends that (api/reconciling.py): the mark goes down to the first request that is missing.
 """
 
 import logging
@@ -21,7 +21,7 @@ from itertools import chain, islice
 from redis.exceptions import ResponseError
 
 from api.errors import LedgerError
-from api.identity import batch_of, index_of
+from api.identity import index_of
 from api.ledger.ledger import Ledger
 from api.ledger.records import RunningBatch
 from api.queue.fullness import ENTRY_BYTES
@@ -64,7 +64,12 @@ def _place(ledger: Ledger, queue: RequestQueue, batch: Batch, on_placed: Told) -
         queue.start_mark(batch.id)
     finally:  # after the mark: a recorder takes a placed batch without one for forgotten
         ledger.note_placed(batch.id, queue.address)
-    seen, added = put_back(ledger, queue, batch, on_placed)
+    rewind(ledger, queue, batch)
+    there = queue.marks([batch.id]).get(batch.id)
+    seen = ledger.count_open(batch.id, stop=there.below) if there else 0
+    if seen:
+        on_placed(seen)
+    added = 0
     while True:
         with queue.topping_up(batch.model, batch.priority, wait=True):
             looked_at, put = _top_up(ledger, queue, batch.model, batch.priority)
@@ -74,22 +79,20 @@ def _place(ledger: Ledger, queue: RequestQueue, batch: Batch, on_placed: Told) -
         on_placed(seen)
 
 
-def put_back(ledger: Ledger, queue: RequestQueue, batch: Batch | RunningBatch, on_placed: Told) -> tuple[int, int]:
-    """Put what is missing below the mark of a batch. Returns how many were looked at, and how many added."""
-    seen = added = 0
+def rewind(ledger: Ledger, queue: RequestQueue, batch: Batch | RunningBatch) -> int:
+    """Let what is missing below the mark of a batch come again, by `top_up`; returns how many requests that are.
+
+    The mark goes down to the first of them. Those after it that are live are passed over.
+    """
+    first, count = None, 0
     for chunk in _chunks(ledger.open_requests(batch.id, stop=queue.start_mark(batch.id))):
-        with queue.topping_up(batch.model, batch.priority, wait=True):
-            missing = _missing(ledger, queue, chunk, batch.model)
-            fitting = _fitting(missing, queue.room(batch.model, batch.priority)) if missing else []
-            put = _put(ledger, queue, fitting, batch.model, batch.priority)
-            left = missing[len(fitting)] if len(fitting) < len(missing) else None
-            if left is not None:
-                queue.move_mark_down(batch.id, index_of(left.request_id))
-        added, seen = added + put, seen + len(chunk)
-        on_placed(seen)
-        if left is not None:
-            break
-    return seen, added
+        missing = _missing(ledger, queue, chunk, batch.model)
+        count += len(missing)
+        if missing and first is None:
+            first = index_of(missing[0].request_id)
+    if first is not None:
+        queue.move_mark_down(batch.id, first)
+    return count
 
 
 def top_up(ledger: Ledger, queue: RequestQueue) -> int:
@@ -120,28 +123,15 @@ def _top_up(ledger: Ledger, queue: RequestQueue, model: str, priority: Priority)
         chunk = _fitting(chain([first], coming), queue.room(model, priority))
         if not chunk:
             break
-        added = _put(ledger, queue, _missing(ledger, queue, chunk, model), model, priority)
+        missing = _missing(ledger, queue, chunk, model)
+        settled = partial(_settled, ledger, queue)
+        added = queue.enqueue(missing, model=model, priority=priority, settled=settled) if missing else 0
         queue.move_mark_up(batch_id, mark, index_of(chunk[-1].request_id) + 1)
+        # Who closed some of them meanwhile has left alone what was not below the mark yet.
+        if closed := ledger.final([request.request_id for request in chunk]):
+            queue.forget(closed)
         return len(chunk), added
     return 0, 0
-
-
-def _put(
-    ledger: Ledger, queue: RequestQueue, requests: Sequence[GenerationRequest], model: str, priority: Priority
-) -> int:
-    """Put requests of one batch, in their order; returns how many were added.
-
-    Where the server refuses them, the mark goes to the first of them: they come again, by `top_up`.
-    """
-    if not requests:
-        return 0
-    try:
-        return queue.enqueue(requests, model=model, priority=priority, settled=partial(_settled, ledger, queue))
-    except ResponseError as error:
-        if refused_as_full(error):
-            first = requests[0].request_id
-            queue.move_mark_down(batch_of(first), index_of(first))
-        raise
 
 
 def _fitting(requests: Iterable[GenerationRequest], room_bytes: int) -> list[GenerationRequest]:

@@ -127,6 +127,8 @@ class GenerationJob:
                 self._bring_home(run, self._event(run, "expired"))
                 return
             if run.stopped_by is StopReason.DEADLINE:
+                if not self._still_ours(run):  # that it was too slow here says nothing of where it runs by now
+                    return
                 result = _overdue(run, result)
         else:
             run.stopped_by = None  # it came to its end before it noticed

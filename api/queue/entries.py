@@ -3,17 +3,19 @@
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar, cast
 
 from redis import Redis
+from redis.exceptions import ResponseError
 from rq.job import Job, JobStatus
 from rq.results import Result
 
 from api.queue import attempts
 from api.queue.quarantine import QUARANTINE_KEY
 from api.queue.safe_queue import SafeQueue
-from api.queue.steps import Step
+from api.queue.steps import NOTHING_KEY, Step
 
 CHUNK = 1000
 """Requests in one transaction: larger ones block the server for everybody."""
@@ -73,14 +75,15 @@ return entered
 """Arguments: of each request the id, its entry's status and time as they were seen, the number of words of its new
 entry, and these. A finished or failed one has an expiry, which would take the new one with it, and counters."""
 RELEASE = f"""{_READ}
+redis.call('DEL', '{NOTHING_KEY}') -- a full server lets on what frees it in the end
 local waiting, gone = 0, {{}}
 for place = 2, #ARGV do
   local key = '{_JOB}' .. ARGV[place]
   local status, at = read(key)
   if status == '{ENTERED.value}' and at == ARGV[1] then
+    redis.call('RPUSH', KEYS[1], ARGV[place]) -- first: a key of another type fails here
     redis.call('HSET', key, 'status', '{JobStatus.QUEUED.value}')
     redis.call('PERSIST', key)
-    redis.call('RPUSH', KEYS[1], ARGV[place])
     waiting = waiting + 1
   elseif not status or status == '{ENTERED.value}' then
     gone[#gone + 1] = ARGV[place]
@@ -147,6 +150,20 @@ def running(connection: Redis, entries: dict[str, Entry]) -> set[str]:
     doubtful = dict(look_up(connection, started.keys() - held))
     again = {request_id for request_id, entry in doubtful.items() if entry != started[request_id]}
     return (started.keys() & held) | again
+
+
+def held(connection: Redis) -> Iterator[list[str]]:
+    """The ids under the leases of all queues, and in their lists, a CHUNK at a time; a key of a wrong type has none."""
+    names = [name.decode("utf-8", "replace") for name in cast(set[bytes], connection.smembers(QUEUES_KEY))]
+    for key in names:
+        queue = key.removeprefix(SafeQueue.redis_queue_namespace_prefix)
+        with suppress(ResponseError):
+            yield sorted(_held(connection, queue))
+        with suppress(ResponseError):
+            start = 0
+            while found := cast(list[bytes], connection.lrange(key, start, start + CHUNK - 1)):
+                yield [request_id.decode("utf-8", "replace") for request_id in found]
+                start += CHUNK
 
 
 def _held(connection: Redis, queue: str | None) -> set[str]:

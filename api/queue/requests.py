@@ -6,7 +6,8 @@ soon after: results do not come back through RQ but through the results stream (
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +20,7 @@ from rq.utils import now, utcformat
 
 from api.duties import do_all
 from api.errors import QueueError
+from api.pacing import spread
 from api.queue import attempts, entries, marks
 from api.queue.connection import address
 from api.queue.deadlines import on_server_clock
@@ -42,6 +44,7 @@ FAILED_SECONDS = attempts.KEEP_SECONDS
 CANCELLED_SECONDS = 7 * 24 * 3600
 MOST_TRIES = 5
 """To put requests whose entries vanish between the steps."""
+BETWEEN_TRIES_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,10 @@ class RequestQueue:
     def live(self, request_ids: Sequence[str]) -> set[str]:
         """Those that Redis holds as queued, or as started under a lease."""
         return entries.live(self._connection, dict(entries.look_up(self._connection, request_ids)))
+
+    def held(self) -> Iterator[list[str]]:
+        """The requests that wait or are under a lease, of all queues, some at a time."""
+        return entries.held(self._connection)
 
     def answered(self) -> set[str]:
         """Those whose result waits on the results stream to be recorded: no longer live, and not to be run again."""
@@ -228,7 +235,9 @@ class RequestQueue:
         """
         added = 0
         left = {request.request_id: request for request in requests}
-        for _ in range(MOST_TRIES):
+        for tried in range(MOST_TRIES):
+            if tried:
+                time.sleep(spread(BETWEEN_TRIES_SECONDS))
             looked = dict(entries.look_up(self._connection, left))
             live = entries.live(self._connection, looked)
             left = {request_id: request for request_id, request in left.items() if request_id not in live}
@@ -244,6 +253,8 @@ class RequestQueue:
             waiting, gone = entries.release(self._connection, queue, coming, utcformat(at))
             added += waiting
             left = {one: request for one, request in left.items() if one in gone or one not in entered}
+        if not left.keys() - self.live(list(left)):
+            return added
         raise QueueError(f"entries of queue {queue.name} vanish from Redis, or others put them there; try again")
 
     def _job(self, queue: SafeQueue, request: GenerationRequest, at: datetime) -> tuple[Job, dict[str, str]]:

@@ -11,7 +11,7 @@ from api.closing import cancel
 from api.errors import QueueError
 from api.ledger.ledger import Ledger
 from api.queue import entries
-from api.queue.marks import turn_key
+from api.queue.marks import Mark, turn_key
 from api.queue.requests import RequestQueue, queue_name
 from api.queue.results import publish_result
 from api.submission import requeue_missing
@@ -144,12 +144,20 @@ def test_who_overran_their_turn_leaves_what_others_have_put(
     assert station.redis.hget(f"rq:job:{ids[0]}", "taken") == b"1"  # the entry that was there
 
 
-def test_what_is_withdrawn_between_look_and_release_is_gone(
-    station: Station, batch_id: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("below", [0, 4], ids=["beyond the mark", "below the mark"])
+def test_what_is_cancelled_between_look_and_release_is_gone(
+    station: Station, batch_id: str, monkeypatch: pytest.MonkeyPatch, below: int
 ) -> None:
+    """As by another process, which sees the mark before or after it is moved."""
+    mark = Mark(below, b"")
+
+    def cancelled(calls: int) -> None:
+        if calls == 1:
+            with monkeypatch.context() as patched:
+                patched.setattr(station.queue, "marks", lambda _: {batch_id: mark})
+                cancel(station.ledger, station.queue, batch_id)
+
+    while_put(monkeypatch, cancelled)
     requeue_missing(station.ledger, station.queue, batch_id)
-    station.queue.forget([f"{batch_id}-1", f"{batch_id}-2"])
-    while_put(monkeypatch, lambda calls: calls == 1 and cancel(station.ledger, station.queue, batch_id))
-    assert requeue_missing(station.ledger, station.queue, batch_id) == 0
     assert station.waiting() == []
     assert station.redis.keys("rq:job:*") == []

@@ -1,12 +1,14 @@
 """A server that forgot everything, or something, and recorders that mend it. The window is 6 requests, 2 at a time."""
 
 import logging
+import time
 from pathlib import Path
 
 import pytest
 from recording_station import MODEL, Station, finished, running, wait_until
 from redis import Redis
 from redis.exceptions import RedisError
+from rq.executions import Execution
 
 from api import window
 from api.ledger.ledger import Ledger
@@ -14,6 +16,7 @@ from api.queue.connection import address
 from api.queue.marks import mark_key, turn_key
 from api.queue.requests import RequestQueue
 from api.queue.results import RESULTS_STREAM, publish_result
+from api.queue.safe_queue import SafeQueue
 from api.queue.server import PrivateServer
 from api.reconciling import REMINDER_SECONDS, Reminders, forgotten, reconcile
 from api.recorder import Recorder, reader_of
@@ -75,7 +78,38 @@ def test_what_a_server_has_lost_when_it_was_started_again_is_put_back(station: S
     station.server = PrivateServer.start(station.data_dir)
     wait_until(station.redis.ping, "the server")
     recorder.reconcile()
+    assert top_up(station.ledger, station.queue) == 2
+    assert station.waiting() == ids(batch, 0, 2, 1)
+    assert top_up(station.ledger, station.queue) == 1
     assert station.waiting() == ids(batch, 0, 2, 1, 3)
+
+
+def test_what_a_server_that_was_set_back_holds_of_closed_requests_is_removed(
+    station: Station, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A loss of power takes the last second, and what was answered in it waits, or runs, again."""
+    batch = placed(station, 4)
+    recorder = station.recorder()
+    recorder.reconcile()
+    queue = SafeQueue(f"{MODEL}:normal", station.redis)
+    found = SafeQueue.dequeue_any([queue], None, station.redis)
+    assert found is not None
+    job, _ = found
+    with station.redis.pipeline() as pipeline:
+        execution = Execution.create(job, 60, pipeline, worker_name="w")
+        job.prepare_for_execution("w", pipeline)
+        pipeline.execute()
+    station.redis.zadd(queue.started_job_registry.key, {execution.composite_key: time.time() + 60})
+    station.ledger.record([finished(request_id) for request_id in ids(batch, 0, 1, 2)])
+    station.redis.set("rq:queue:forged:low", 1)
+    station.redis.sadd("rq:queues", "rq:queue:forged:low", b"\xff")
+    station.kill_server()
+    station.server = PrivateServer.start(station.data_dir)
+    wait_until(station.redis.ping, "the server")
+    recorder.reconcile()
+    assert station.waiting() == ids(batch, 3)
+    assert station.redis.zcard(queue.started_job_registry.key) == 0
+    assert sum(int(record.args[0]) for record in caplog.records if "closed in the ledger" in record.getMessage()) == 3
 
 
 def test_answers_that_went_with_the_results_stream_are_asked_for_again(
@@ -91,6 +125,7 @@ def test_answers_that_went_with_the_results_stream_are_asked_for_again(
     assert station.waiting() == ids(batch, 0, 2)  # nobody has noticed yet
     assert recorder.step(block_ms=1) == 0
     recorder.reconcile()
+    assert top_up(station.ledger, station.queue) == 2
     assert station.waiting() == ids(batch, 0, 2, 1)
     assert f"Redis had lost 1 requests of batch {batch.id}: they are queued again" in caplog.text
 

@@ -40,8 +40,13 @@ class StoppedEngine:
         return result, JobStats(wall_ms=1.0)
 
 
-def events_after(station: Station, tmp_path: Path, reason: StopReason) -> list[RequestEvent]:
-    run = Run(REQUEST.request_id, 60.0, lambda: False, tell_start=station.tell_start)
+def events_after(station: Station, tmp_path: Path, reason: StopReason, ours: bool = True) -> list[RequestEvent]:
+    """ours: whether the request still is when the engine has been stopped."""
+
+    def still_ours() -> bool:
+        return ours or run.stopped_by is None
+
+    run = Run(REQUEST.request_id, 60.0, lambda: False, tell_start=station.tell_start, still_ours=still_ours)
     outbox = Outbox(tmp_path / "outbox-w.sqlite3")
     job = GenerationJob(StoppedEngine(lambda: run.stop(reason)), station.redis, outbox, "w", lambda: False)
     job.perform(run, REQUEST.model_dump(mode="json"))
@@ -71,3 +76,8 @@ def test_an_overdue_one_is_an_error(station: Station, tmp_path: Path) -> None:
     assert event.result.error is not None
     assert event.result.error.code == "request_timeout"
     assert event.result.further_choices == []
+
+
+def test_an_overdue_one_that_runs_elsewhere_by_now_says_nothing(station: Station, tmp_path: Path) -> None:
+    events = events_after(station, tmp_path, StopReason.DEADLINE, ours=False)
+    assert [event.kind for event in events] == ["started"]
