@@ -110,7 +110,9 @@ class Fleet:
 
     def start(self) -> None:
         """Start the server, a recorder and the workers. Whatever becomes of it, `close` ends what runs."""
+        self._outage()  # there was none before: its first start counts as that of any other
         self.start_server()
+        self.server_is_back()
         self.add_recorder()
         for slot in range(self.sizes.workers):
             self.workers.append(Process(self._worker(slot), self._journal))
