@@ -30,6 +30,7 @@ SECONDS = 120.0
 """That a variant may take to compile, pass its check and be timed in one configuration."""
 TURNS = 5
 VALUE_WIDTH = 128
+USUAL_KEY_WIDTH = 128
 
 
 @dataclass(frozen=True)
@@ -96,14 +97,23 @@ def _attentions() -> Iterator[Case]:
 
 
 def _recurrences() -> Iterator[Case]:
-    """As models ask for them: keys and queries are normed by the kernel, and gates per head made by it."""
+    """As models ask for them: keys and queries are normed by the kernel, and most gates per head made by it."""
     for dtype, by_channel, width in product(ROW_TYPES, (False, True), KEY_WIDTHS):
         words = f"keys of {width}, a gate per {'channel' if by_channel else 'head'}, {_name(dtype)}"
-        gates = mx.float32 if by_channel else dtype  # mlx-lm computes gates in float32
-        parameters = None if by_channel else (mx.float32, dtype)
-        types = (dtype, dtype, gates, dtype, dtype)
-        configuration = gated_delta_tree.Configuration(width, VALUE_WIDTH, by_channel, types, parameters, False)
-        yield Case(gated_delta_tree.KERNEL, words, configuration, kernel_problems.recurrences)
+        yield _recurrence(words, width, by_channel, dtype, None if by_channel else (mx.float32, dtype))
+    for dtype in ROW_TYPES:
+        words = f"keys of {USUAL_KEY_WIDTH}, a gate per head, {_name(dtype)}"
+        if dtype != mx.float32:  # A_log as well, by some conversions
+            yield _recurrence(f"{words} throughout", USUAL_KEY_WIDTH, False, dtype, (dtype, dtype))
+        yield _recurrence(f"{words}, gates of its own", USUAL_KEY_WIDTH, False, dtype, None)
+
+
+def _recurrence(
+    words: str, width: int, by_channel: bool, dtype: mx.Dtype, parameters: tuple[mx.Dtype, mx.Dtype] | None
+) -> Case:
+    types = (dtype, dtype, dtype if parameters else mx.float32, dtype, dtype)  # mlx-lm computes gates in float32
+    configuration = gated_delta_tree.Configuration(width, VALUE_WIDTH, by_channel, types, parameters, False)
+    return Case(gated_delta_tree.KERNEL, words, configuration, kernel_problems.recurrences)
 
 
 def _convolutions() -> Iterator[Case]:

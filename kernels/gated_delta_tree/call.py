@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import mlx.core as mx
 
 from kernels.gated_delta_tree.problem import VALUE_COLUMNS, Recurrence, Rows
 from kernels.gated_delta_tree.tree import Tree
+from kernels.texts import text_beside
 
 Kernel = Callable[..., Any]
 
@@ -20,12 +22,40 @@ COLUMNS = 16
 THREADS = 128
 
 
-def recurrence(outputs: Kernel, commit: Kernel, advance: Kernel) -> Recurrence:
-    """outputs: the kernel with inputs `OUTPUTS_INPUTS` and output y. commit: with `COMMIT_INPUTS` and output after.
+def recurrence(factory: Callable[..., Any], ending: str, constant_below: int = 0) -> Recurrence:
+    """The variant whose texts have that ending.
 
-    advance: with `ADVANCE_INPUTS` and outputs y and after. They read all rows in their strides, and the state row by
-    row: a state in other strides is copied.
+    The kernels read all rows in their strides, and the state row by row: a state in other strides is copied.
+    constant_below: arrays of fewer elements have a type of their own in the texts.
     """
+    header = text_beside(__file__, f"made.{ending}")
+
+    def kernel(name: str, input_names: Sequence[str], output_names: Sequence[str]) -> Kernel:
+        """A kernel that has the types of its inputs in its name: MLX knows a compiled one by its name alone."""
+        source = text_beside(__file__, f"{name}.{ending}")
+
+        @cache
+        def typed(types: tuple[tuple[mx.Dtype, bool], ...]) -> Kernel:
+            tags = (str(dtype).removeprefix("mlx.core.") + "c" * constant for dtype, constant in types)
+            made: Kernel = factory(
+                name=f"gated_delta_tree_{name}_{'_'.join(tags)}",
+                input_names=list(input_names),
+                output_names=list(output_names),
+                source=source,
+                header=header,
+                ensure_row_contiguous=False,
+            )
+            return made
+
+        def run(*, inputs: Sequence[mx.array], **call: Any) -> Any:
+            types = tuple((array.dtype, array.size < constant_below) for array in inputs)
+            return typed(types)(inputs=inputs, **call)
+
+        return run
+
+    outputs = kernel("outputs", OUTPUTS_INPUTS, ["y"])
+    commit = kernel("commit", COMMIT_INPUTS, ["after"])
+    advance = kernel("advance", ADVANCE_INPUTS, ["y", "after"])
 
     def run_outputs(rows: Rows, state: mx.array, tree: Tree) -> mx.array:
         heads, value_width = rows.v.shape[2:]

@@ -44,7 +44,7 @@
         for (int c = 0; c < channels; ++c) memory[i][c] = state[rows + i * Dk + c * 32];
     }
     for (int token = 0; token < tokens; ++token) {
-        const int node = path[token];
+        const int node = path[token * path_strides[0]];
         float gate = by_channel ? 1.0f : float(head_gates[node * gate_row]);
         float strength = float(head_strengths[node * strength_row]);
         if (makes_gates) {

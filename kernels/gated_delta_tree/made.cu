@@ -1,7 +1,11 @@
 // What is made of a head's a and b, and of keys and queries of any length; problem.py has the formulas.
 inline float gate_of(float a, float log_rate, float bias) {
     const float x = a + bias;
-    const float softplus = fmaxf(x, 0.0f) + logf(1.0f + expf(-fabsf(x)));
+    const float e = expf(-fabsf(x));
+    // The logarithm of 1 + e. Of a small e, which the sum would round away, by its series.
+    const float tail = 1.0f / 4.0f - e * (1.0f / 5.0f - e * (1.0f / 6.0f - e * (1.0f / 7.0f)));
+    const float series = e * (1.0f - e * (1.0f / 2.0f - e * (1.0f / 3.0f - e * tail)));
+    const float softplus = fmaxf(x, 0.0f) + (e < 0.1f ? series : logf(1.0f + e));
     return expf(-expf(log_rate) * softplus);
 }
 inline float strength_of(float b) { return 1.0f / (1.0f + expf(-b)); }

@@ -130,7 +130,7 @@
                     const int at = below * gate_row + (c * 32 + lane) * gate_channel;
                     gate[c] *= by_channel ? float(head_gates[at]) : gates[below];
                 }
-                const int above = parents[below];
+                const int above = parents[below * parents_strides[0]];
                 if (above < 0) break;
                 float with_key = 0.0f;
                 float with_query = 0.0f;

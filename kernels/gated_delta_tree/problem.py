@@ -102,6 +102,7 @@ def check_rows(rows: Rows, state: mx.array) -> None:
             raise ValueError(f"{name} is {array.shape}; with k {k.shape} and v {v.shape}, {shape} is needed")
     if state.dtype != mx.float32:
         raise ValueError(f"state is {state.dtype}; float32 is needed")
-    for name, array in (("q", q), ("k", k), ("v", v), ("g", g), ("beta", beta)):
+    parameter_names = zip(("A_log", "dt_bias"), parameters or (), strict=False)
+    for name, array in (("q", q), ("k", k), ("v", v), ("g", g), ("beta", beta), *parameter_names):
         if array.dtype not in ROW_TYPES:
             raise ValueError(f"{name} is {array.dtype}; bfloat16, float16 or float32 is needed")

@@ -88,7 +88,7 @@ INSTEAD = {
 
 def defects_with(barriers: list[str]) -> set[Defect]:
     def changed(*, name: str, source: str, **rest: Any) -> Any:
-        if name == "gated_delta_tree_outputs":
+        if name.startswith("gated_delta_tree_outputs"):
             before, between, behind = source.split(BARRIER)
             source = before + barriers[0] + between + barriers[1] + behind
         return metal_kernel(name=name, source=source, **rest)

@@ -20,7 +20,7 @@ from mlx_lm.models.gated_delta import normalize_qk
 from worker.engine.kernel_set import STOCK, KernelSet
 from worker.engine.verify.recurrent.gated_delta import GATED_DELTA
 from worker.engine.verify.recurrent.mamba2 import MAMBA2
-from worker.engine.verify.recurrent.normalisation import NAME, normalised
+from worker.engine.verify.recurrent.normalisation import NAME, forget_norm, normalised
 from worker.engine.verify.recurrent.rule import Arguments, Rule
 
 RULES = (GATED_DELTA, MAMBA2)
@@ -52,6 +52,7 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _thread.listener = None
+        forget_norm()
 
 
 def _listener() -> Listener | None:

@@ -32,13 +32,21 @@ def normalised(q: mx.array, k: mx.array, *, inv_scale: float, eps: float) -> Pai
 
 
 def before_norm(q: mx.array, k: mx.array) -> Pair | None:
-    """What this thread's last call of `normalised` has made q and k of, by the norm that kernels have; else None."""
+    """What this thread's last call of `normalised` has made q and k of, by the norm that kernels have; else None.
+
+    An array that a model changes in place after the norm would not be told apart. None of mlx-lm's does that.
+    """
     norm: tuple[Pair, Pair] | None = getattr(_latest, "norm", None)
-    _latest.norm = None
+    forget_norm()
     if norm is None:
         return None
     normed, raw = norm
     return raw if normed[0] is q and normed[1] is k else None
+
+
+def forget_norm() -> None:
+    """Keep nothing of it alive."""
+    _latest.norm = None
 
 
 @lru_cache(maxsize=16)  # all layers have the same
