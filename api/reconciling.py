@@ -44,10 +44,9 @@ def reconcile(ledger: Ledger, queue: RequestQueue) -> int:
     As far as their marks go. Of a batch whose mark is lost, too, everything is to come again, by `top_up`. What the
     ledger has closed, and a server that was set back holds again, is taken out.
     """
-    for request_ids in queue.held():
-        if closed := ledger.final(request_ids):
-            logger.warning("Redis had kept %d requests that are closed in the ledger; removed", len(closed))
-            queue.forget(closed)
+    if closed := ledger.final(queue.held()):
+        logger.info("Redis held %d requests that are closed in the ledger: they are taken out", len(closed))
+        queue.forget(closed)
     batches = ledger.running_batches()
     marks = queue.marks([batch.id for batch in batches])
     total = 0

@@ -9,6 +9,7 @@ import logging
 import math
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -34,6 +35,7 @@ HOUSEKEEPING_SECONDS = 5.0
 EXPIRY_SECONDS = 1.0
 CANCELLING_SECONDS = 1.0
 RECONCILING_SECONDS = 1.0
+RECONCILING_AGAIN_SECONDS = 300.0
 REMINDING_SECONDS = 5.0
 TOP_UP_SECONDS = 1.0
 """Between two looks at windows that were full; one that was not is topped up again after the next step."""
@@ -69,6 +71,7 @@ class Recorder:
         self._reader = reader
         self._on_finished = on_finished or (lambda _: None)
         self._reconciled_in: str | None = None
+        self._reconcile_again_at = -math.inf
         self._reminders = Reminders()
 
     def step(self, block_ms: int = 1000) -> int:
@@ -97,15 +100,19 @@ class Recorder:
         do_all(partial(step, model) for model in models for step in steps)
 
     def reconcile(self) -> None:
-        """Put back what Redis has lost: at first, after each start of Redis, when a batch or the results are gone."""
-        run = self._queue.run_of_server()
-        if run != self._reconciled_in or self._reader.started_over or forgotten(self._ledger, self._queue):
+        """Put back what Redis has lost: at first, after each start of Redis, when a batch or the results are gone.
+
+        And now and then, for whatever nobody has thought of.
+        """
+        run, due = self._queue.run_of_server(), time.monotonic() > self._reconcile_again_at
+        if due or run != self._reconciled_in or self._reader.started_over or forgotten(self._ledger, self._queue):
             self._reconciled_in, self._reader.started_over = None, False
         if self._reconciled_in is None:
             for model in self._ledger.open_models():
                 self._give_up(model)  # they are open in the ledger, and are not to run again
             reconcile(self._ledger, self._queue)
             self._reconciled_in = run
+            self._reconcile_again_at = time.monotonic() + RECONCILING_AGAIN_SECONDS
 
     def recount(self) -> None:
         """Mend the counts of open batches, once: a batch that is counted wrong would never be closed."""

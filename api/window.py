@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, islice
+from typing import NamedTuple
 
 from redis.exceptions import ResponseError
 
@@ -35,6 +36,15 @@ logger = logging.getLogger("cidermill.queue")
 WINDOW = 10_000
 CHUNK = 1000
 """Requests put at a time, and the room that a window must have before it is topped up."""
+
+
+class _Put(NamedTuple):
+    """A chunk of a batch: how many requests were looked at, and how many were added."""
+
+    batch_id: str
+    looked_at: int
+    added: int
+
 
 Told = Callable[[int], None]
 """Told how many requests have been looked at."""
@@ -72,11 +82,12 @@ def _place(ledger: Ledger, queue: RequestQueue, batch: Batch, on_placed: Told) -
     added = 0
     while True:
         with queue.topping_up(batch.model, batch.priority, wait=True):
-            looked_at, put = _top_up(ledger, queue, batch.model, batch.priority)
-        if not looked_at:
+            put = _top_up(ledger, queue, batch.model, batch.priority)
+        if put is None:
             return added
-        added, seen = added + put, seen + looked_at
-        on_placed(seen)
+        if put.batch_id == batch.id:
+            added, seen = added + put.added, seen + put.looked_at
+            on_placed(seen)
 
 
 def rewind(ledger: Ledger, queue: RequestQueue, batch: Batch | RunningBatch) -> int:
@@ -103,12 +114,13 @@ def top_up(ledger: Ledger, queue: RequestQueue) -> int:
     total = 0
     for model, priority in dict.fromkeys((batch.model, batch.priority) for batch in ledger.running_batches()):
         with queue.topping_up(model, priority, wait=False) as ours:
-            total += _top_up(ledger, queue, model, priority)[0] if ours else 0
+            put = _top_up(ledger, queue, model, priority) if ours else None
+            total += put.looked_at if put else 0
     return total
 
 
-def _top_up(ledger: Ledger, queue: RequestQueue, model: str, priority: Priority) -> tuple[int, int]:
-    """The next chunk of the first placed batch that has one. Returns how many were looked at, and how many added."""
+def _top_up(ledger: Ledger, queue: RequestQueue, model: str, priority: Priority) -> _Put | None:
+    """Put the next chunk of the first placed batch that has one; None: there is none, or no room."""
     batches = ledger.running_batches()
     ids = [batch.id for batch in batches if (batch.model, batch.priority) == (model, priority)]
     room = WINDOW
@@ -130,8 +142,8 @@ def _top_up(ledger: Ledger, queue: RequestQueue, model: str, priority: Priority)
         # Who closed some of them meanwhile has left alone what was not below the mark yet.
         if closed := ledger.final([request.request_id for request in chunk]):
             queue.forget(closed)
-        return len(chunk), added
-    return 0, 0
+        return _Put(batch_id, len(chunk), added)
+    return None
 
 
 def _fitting(requests: Iterable[GenerationRequest], room_bytes: int) -> list[GenerationRequest]:

@@ -138,14 +138,21 @@ class BookkeepingWorker(SimpleWorker):
         self._end(job, execution)
 
     def _end(self, job: Job, execution: Execution) -> None:
-        """Book a request whose end was told."""
+        """Book a request whose end was told, or that nobody wants.
+
+        One that was lost, and of which nothing was told, is another worker's, or will be.
+        """
+        assert isinstance(job, GenerationRqJob)
+        told = job.run is None or job.run.told
+        lost = job.run is not None and job.run.lease_lost and not told
         with self.connection.pipeline() as pipeline:
-            job.started_job_registry.end(pipeline, execution, job)
+            if not lost:
+                job.started_job_registry.end(pipeline, execution, job, told=told)
             pipeline.srem(self.executions_key, execution.composite_key)
             self.set_state(WorkerStatus.IDLE, pipeline=pipeline)
             held = pipeline.execute()[0]
         self.executions.pop(execution.id, None)
-        if not held:
+        if not held and not lost:
             self._note_loss(job)
 
     def handle_job_failure(

@@ -37,6 +37,7 @@ ENTERED = JobStatus.DEFERRED
 """The status of an entry that is in no list yet."""
 ENTERED_SECONDS = 3600
 """How long such an entry stays whose writer died before he released it."""
+LEAVING_SECONDS = 60
 _JOB = Job.redis_job_namespace_prefix
 _PREFIXES = (
     _JOB,
@@ -152,18 +153,18 @@ def running(connection: Redis, entries: dict[str, Entry]) -> set[str]:
     return (started.keys() & held) | again
 
 
-def held(connection: Redis) -> Iterator[list[str]]:
-    """The ids under the leases of all queues, and in their lists, a CHUNK at a time; a key of a wrong type has none."""
-    names = [name.decode("utf-8", "replace") for name in cast(set[bytes], connection.smembers(QUEUES_KEY))]
-    for key in names:
-        queue = key.removeprefix(SafeQueue.redis_queue_namespace_prefix)
+def held(connection: Redis) -> list[str]:
+    """The ids in all queues, on their way out of them, and under leases; a key of a wrong type has none."""
+    found: list[str] = []
+    for name in cast(set[bytes], connection.smembers(QUEUES_KEY)):
+        queue = SafeQueue(name.decode("utf-8", "replace").removeprefix("rq:queue:"), connection)
+        for key in (queue.key, queue.intermediate_queue_key):
+            with suppress(ResponseError):
+                ids = cast(list[bytes], connection.lrange(key, 0, -1))
+                found += [request_id.decode("utf-8", "replace") for request_id in ids]
         with suppress(ResponseError):
-            yield sorted(_held(connection, queue))
-        with suppress(ResponseError):
-            start = 0
-            while found := cast(list[bytes], connection.lrange(key, start, start + CHUNK - 1)):
-                yield [request_id.decode("utf-8", "replace") for request_id in found]
-                start += CHUNK
+            found += _held(connection, queue.name)
+    return list(dict.fromkeys(found))
 
 
 def _held(connection: Redis, queue: str | None) -> set[str]:
@@ -201,7 +202,7 @@ def release(connection: Redis, queue: SafeQueue, request_ids: Sequence[str], at:
 
 
 def remove_from_lists(connection: Redis, request_ids: Iterable[str]) -> list[str]:
-    """Take queued requests out of their queues, each queue in one step.
+    """Take queued requests out of their queues, each queue in one step; their entries stay for LEAVING_SECONDS.
 
     Returns those that were queued, or that were about to be.
     """
@@ -216,6 +217,8 @@ def remove_from_lists(connection: Redis, request_ids: Iterable[str]) -> list[str
                 pipeline.sadd(scratch, *chunk)
             pipeline.eval(REMOVE, 2, SafeQueue(name, connection).key, scratch)
             pipeline.delete(scratch)
+            for request_id in leaving:  # nobody finds them any more, if this process ends here
+                pipeline.expire(Job.key_for(request_id), LEAVING_SECONDS)
             pipeline.execute()
     return [request_id for leaving in by_queue.values() for request_id in leaving]
 

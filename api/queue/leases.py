@@ -77,6 +77,7 @@ return 1
 """A full server may do without: the answer says as much."""
 END = """
 local job = redis.call('TYPE', KEYS[2]).ok == 'hash'
+if job and ARGV[3] == 'told' and redis.call('HGET', KEYS[2], 'status') ~= 'finished' then return 0 end
 if redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then
   return job and redis.call('HGET', KEYS[2], 'ended_by') == ARGV[1] and 1 or 0
 end
@@ -168,14 +169,17 @@ class LeaseRegistry(StartedJobRegistry):
         keys = (self.key, job.key, f"rq:queue:{job.origin}:intermediate")
         pipeline.eval(START, 3, *keys, execution.composite_key, job.id, worker, utcformat(job.started_at))
 
-    def end(self, pipeline: "Pipeline", execution: Execution, job: Job) -> None:
+    def end(self, pipeline: "Pipeline", execution: Execution, job: Job, *, told: bool) -> None:
         """End the lease and the job, with all that was counted about it, as one step. 0: the lease was taken away.
 
+        told: whether its end is on the results stream. Then nothing is done either where the server does not know that:
+        it has come back without its last second, and the lease runs out.
         Sent again, as after an answer that was lost, it gives the same answer for as long as the job's hash is there.
         """
         counted = (attempts.attempts_key(job.id), attempts.lost_key(job.id))
         keys = (self.key, job.key, execution.key, f"rq:executions:{job.id}", *counted)
-        pipeline.eval(END, len(keys), *keys, execution.composite_key, str(ANSWERED_SECONDS))
+        arguments = (execution.composite_key, str(ANSWERED_SECONDS), "told" if told else "")
+        pipeline.eval(END, len(keys), *keys, *arguments)
 
     def tell_start(self, execution: Execution, job: Job, event: RequestEvent) -> bool:
         """Publish that a generation begins, unless nobody wants it any more (`is_wanted`), as one step."""

@@ -7,7 +7,7 @@ soon after: results do not come back through RQ but through the results stream (
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -122,8 +122,8 @@ class RequestQueue:
         """Those that Redis holds as queued, or as started under a lease."""
         return entries.live(self._connection, dict(entries.look_up(self._connection, request_ids)))
 
-    def held(self) -> Iterator[list[str]]:
-        """The requests that wait or are under a lease, of all queues, some at a time."""
+    def held(self) -> list[str]:
+        """The requests that wait or are under a lease, of all queues."""
         return entries.held(self._connection)
 
     def answered(self) -> set[str]:

@@ -173,15 +173,38 @@ def test_an_end_is_booked_once_and_by_the_holder_alone(queue: RequestQueue, redi
     answers = []
     for _ in range(2):
         with redis.pipeline() as pipeline:
-            held.started_job_registry.end(pipeline, execution, job)
+            held.started_job_registry.end(pipeline, execution, job, told=False)
             answers += pipeline.execute()
     assert answers == [1, 1]  # sent twice by the same holder, as after an answer that was lost
     assert redis.hget(f"rq:job:{request_id}", "status") == b"finished"
     assert redis.zcard(LEASES) == 0
     other = Execution("other", request_id, redis, worker_name="w")
     with redis.pipeline() as pipeline:
-        held.started_job_registry.end(pipeline, other, job)
+        held.started_job_registry.end(pipeline, other, job, told=False)
         assert pipeline.execute() == [0]
+
+
+def test_an_end_that_was_told_is_not_booked_where_the_server_has_forgotten_the_answer(
+    queue: RequestQueue, redis: Redis
+) -> None:
+    """It came back without its last second: the request has to run again, when its lease is over."""
+    [request_id] = put(queue, 1)
+    held, execution = take(redis, 60)
+    assert start(held, execution)
+    job = SafeJob.fetch(request_id, connection=redis, serializer=held.serializer)
+    with redis.pipeline() as pipeline:
+        held.started_job_registry.end(pipeline, execution, job, told=True)
+        assert pipeline.execute() == [0]
+    redis.zadd(LEASES, {the_lease(redis): redis.time()[0] - 1})
+    queue.maintain("m")
+    assert redis.lrange("rq:queue:m:normal", 0, -1) == [request_id.encode()]
+    held, execution = take(redis, 60)
+    assert start(held, execution)
+    redis.hset(f"rq:job:{request_id}", "status", "finished")  # as the answer does
+    with redis.pipeline() as pipeline:
+        held.started_job_registry.end(pipeline, execution, job, told=True)
+        assert pipeline.execute() == [1]
+    assert redis.zcard(LEASES) == 0
 
 
 def died(queue: RequestQueue, redis: Redis, count: int) -> tuple[SafeQueue, list[str]]:

@@ -9,7 +9,7 @@ from rq.executions import Execution
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
-from api.queue import attempts
+from api.queue import attempts, entries
 from api.queue.connection import connect
 from api.queue.hardening import JOB_NAME, SafeJob
 from api.queue.leases import server_time
@@ -165,6 +165,31 @@ def test_withdrawal_takes_queued_requests_out_and_marks_the_batch(queue: Request
     # The running one stays with its worker, which looks at the key.
     assert queue.live(_ids(requests)) == {f"{BATCH}-0", *_ids(requests[2000:])}
     assert redis.keys("cidermill:leaving:*") == []
+
+
+def test_a_withdrawal_that_is_cut_short_leaves_nothing_for_long(
+    queue: RequestQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _enqueue(queue, _requests(2))
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(entries, "delete", die)
+    with pytest.raises(KeyboardInterrupt):
+        queue.withdraw(_ids(_requests(1)), batch_id=BATCH)
+    assert redis.lrange(LIST, 0, -1) == [f"{BATCH}-1".encode()]
+    assert 0 < redis.ttl(f"rq:job:{BATCH}-0") <= 60
+    assert redis.ttl(f"rq:job:{BATCH}-1") == -1
+
+
+def test_what_is_held_waits_or_is_on_its_way_or_under_a_lease(queue: RequestQueue, redis: Redis) -> None:
+    _enqueue(queue, _requests(3))
+    _start(redis, f"{BATCH}-0", "w", 60)
+    redis.lmove(LIST, f"{LIST}:intermediate", "LEFT", "RIGHT")
+    redis.set("rq:queue:forged:low", 1)
+    redis.sadd("rq:queues", "rq:queue:forged:low", b"\xff")
+    assert sorted(queue.held()) == _ids(_requests(3))
 
 
 def test_ended_lease_puts_the_request_at_the_head_with_one_attempt_less(queue: RequestQueue, redis: Redis) -> None:

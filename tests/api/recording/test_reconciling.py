@@ -10,7 +10,9 @@ from redis import Redis
 from redis.exceptions import RedisError
 from rq.executions import Execution
 
+from api import recorder as recording
 from api import window
+from api.closing import cancel
 from api.ledger.ledger import Ledger
 from api.queue.connection import address
 from api.queue.marks import mark_key, turn_key
@@ -88,6 +90,8 @@ def test_what_a_server_that_was_set_back_holds_of_closed_requests_is_removed(
     station: Station, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A loss of power takes the last second, and what was answered in it waits, or runs, again."""
+    caplog.set_level(logging.INFO, "cidermill.recorder")
+    caplog.set_level(logging.INFO, "cidermill.recorder")
     batch = placed(station, 4)
     recorder = station.recorder()
     recorder.reconcile()
@@ -110,6 +114,21 @@ def test_what_a_server_that_was_set_back_holds_of_closed_requests_is_removed(
     assert station.waiting() == ids(batch, 3)
     assert station.redis.zcard(queue.started_job_registry.key) == 0
     assert sum(int(record.args[0]) for record in caplog.records if "closed in the ledger" in record.getMessage()) == 3
+
+
+def test_what_is_closed_while_the_mark_is_low_is_taken_out_now_and_then(
+    station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "RECONCILING_AGAIN_SECONDS", -1.0)
+    batch = placed(station, 4)
+    recorder = station.recorder()
+    station.queue.forget(ids(batch, 0))
+    recorder.reconcile()
+    cancel(station.ledger, station.queue, batch.id)
+    assert station.waiting() == ids(batch, 1, 2, 3)
+    recorder.reconcile()
+    assert station.waiting() == []
+    assert station.redis.keys("rq:job:*") == []
 
 
 def test_answers_that_went_with_the_results_stream_are_asked_for_again(
