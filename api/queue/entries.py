@@ -117,6 +117,13 @@ def chunks(items: Iterable[T]) -> Iterator[list[T]]:
         yield chunk
 
 
+def queue_names(connection: Redis) -> list[str]:
+    """Of all queues into which anything was ever put."""
+    keys = cast(set[bytes], connection.smembers(QUEUES_KEY))
+    prefix = SafeQueue.redis_queue_namespace_prefix
+    return [key.decode("utf-8", "replace").removeprefix(prefix) for key in keys]
+
+
 def look_up(connection: Redis, request_ids: Iterable[str]) -> Iterator[tuple[str, Entry]]:
     """The entry of each id."""
     for chunk in chunks(request_ids):
@@ -146,7 +153,7 @@ def running(connection: Redis, entries: dict[str, Entry]) -> set[str]:
     """
     started = {request_id: entry for request_id, entry in entries.items() if entry.status == JobStatus.STARTED}
     held = {
-        request_id for queue in {entry.queue for entry in started.values()} for request_id in _held(connection, queue)
+        request_id for queue in {entry.queue for entry in started.values()} for request_id in _leased(connection, queue)
     }
     doubtful = dict(look_up(connection, started.keys() - held))
     again = {request_id for request_id, entry in doubtful.items() if entry != started[request_id]}
@@ -156,18 +163,18 @@ def running(connection: Redis, entries: dict[str, Entry]) -> set[str]:
 def held(connection: Redis) -> list[str]:
     """The ids in all queues, on their way out of them, and under leases; a key of a wrong type has none."""
     found: list[str] = []
-    for name in cast(set[bytes], connection.smembers(QUEUES_KEY)):
-        queue = SafeQueue(name.decode("utf-8", "replace").removeprefix("rq:queue:"), connection)
+    for name in queue_names(connection):
+        queue = SafeQueue(name, connection)
         for key in (queue.key, queue.intermediate_queue_key):
             with suppress(ResponseError):
                 ids = cast(list[bytes], connection.lrange(key, 0, -1))
                 found += [request_id.decode("utf-8", "replace") for request_id in ids]
         with suppress(ResponseError):
-            found += _held(connection, queue.name)
+            found += _leased(connection, name)
     return list(dict.fromkeys(found))
 
 
-def _held(connection: Redis, queue: str | None) -> set[str]:
+def _leased(connection: Redis, queue: str | None) -> set[str]:
     if queue is None:
         return set()
     key = SafeQueue(queue, connection).started_job_registry.key
@@ -236,21 +243,15 @@ def end_leases(connection: Redis, request_ids: Iterable[str]) -> None:
 
 def delete(connection: Redis, request_ids: Iterable[str]) -> None:
     """Delete everything but list entries and leases."""
-    names = cast(set[bytes], connection.smembers(QUEUES_KEY))
-    queues = [name.decode("utf-8", "replace").removeprefix("rq:queue:") for name in names]
+    queues = queue_names(connection)
     for chunk in chunks(request_ids):
         with Step(connection) as pipeline:
             for request_id in chunk:
-                drop(pipeline, request_id, queues)
+                pipeline.delete(*(f"{prefix}{request_id}" for prefix in _PREFIXES))
+                pipeline.hdel(QUARANTINE_KEY, request_id)
+                for name in queues:
+                    pipeline.zrem(f"rq:failed:{name}", request_id)
             pipeline.execute()
-
-
-def drop(pipeline: Any, request_id: str, queues: Sequence[str]) -> None:
-    """Delete the entry with its counters, and its failures in `queues`, as part of a transaction."""
-    pipeline.delete(*(f"{prefix}{request_id}" for prefix in _PREFIXES))
-    pipeline.hdel(QUARANTINE_KEY, request_id)
-    for name in queues:
-        pipeline.zrem(f"rq:failed:{name}", request_id)
 
 
 def _text(value: bytes | None) -> str | None:

@@ -33,7 +33,7 @@ from rq.utils import utcformat
 from api.queue import attempts, deaths, last_seen
 from api.queue.guarded import carry_out
 from api.queue.quarantine import UnreadableJob, quarantine
-from api.queue.results import ANSWERED_SECONDS, RESULTS_STREAM, fields, publish
+from api.queue.results import ANSWERED_SECONDS, RESULTS_STREAM, field_of, publish
 from api.schemas import RequestEvent, WorkerInfo
 from api.transitions import about
 
@@ -184,7 +184,7 @@ class LeaseRegistry(StartedJobRegistry):
     def tell_start(self, execution: Execution, job: Job, event: RequestEvent) -> bool:
         """Publish that a generation begins, unless nobody wants it any more (`is_wanted`), as one step."""
         keys = (self.key, job.key, RESULTS_STREAM)
-        return bool(self.connection.eval(TELL_START, 3, *keys, execution.composite_key, *fields(event)))
+        return bool(self.connection.eval(TELL_START, 3, *keys, execution.composite_key, *field_of(event)))
 
     def is_wanted(self, execution: Execution, job: Job) -> bool:
         """Whether the lease still belongs to this execution, and nobody else has answered the request meanwhile."""

@@ -101,22 +101,14 @@ class RequestQueue:
         model: str,
         priority: Priority,
         settled: Callable[[Sequence[str]], Collection[str]] = lambda _: (),
-        on_enqueued: Callable[[int], None] | None = None,
     ) -> int:
         """Put requests at the tail, in order; those that Redis already holds as live are skipped.
 
         settled: those of some ids that are not to run after all. It is asked when their entries are there and no worker
-        takes them yet: whatever ends a request from then on ends its entry, too. on_enqueued: called after each chunk
-        with the number of requests seen so far. Returns how many were added.
+        takes them yet: whatever ends a request from then on ends its entry, too. Returns how many were added.
         """
         queue = self._queue(queue_name(model, priority))
-        added = seen = 0
-        for chunk in entries.chunks(requests):
-            added += self._put(queue, chunk, settled)
-            seen += len(chunk)
-            if on_enqueued is not None:
-                on_enqueued(seen)
-        return added
+        return sum(self._put(queue, chunk, settled) for chunk in entries.chunks(requests))
 
     def live(self, request_ids: Sequence[str]) -> set[str]:
         """Those that Redis holds as queued, or as started under a lease."""
@@ -213,9 +205,7 @@ class RequestQueue:
 
     def demand(self) -> dict[str, int]:
         """Requests that wait, per model that has any."""
-        names = cast(set[bytes], self._connection.smembers(entries.QUEUES_KEY))
-        prefix = SafeQueue.redis_queue_namespace_prefix
-        models = {key.decode("utf-8", "replace").removeprefix(prefix).rpartition(":")[0] for key in names}
+        models = {name.rpartition(":")[0] for name in entries.queue_names(self._connection)}
         waiting = {model: sum(self.depth(model).values()) for model in models if model}
         return {model: count for model, count in waiting.items() if count}
 

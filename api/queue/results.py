@@ -86,7 +86,7 @@ Entry = tuple[str, RequestEvent | None]
 
 def publish(connection: Redis, event: RequestEvent) -> None:
     """Append an event; given a pipeline, the event is part of its transaction."""
-    connection.xadd(RESULTS_STREAM, dict([fields(event)]))
+    connection.xadd(RESULTS_STREAM, dict([field_of(event)]))
 
 
 def publish_result(connection: Redis, event: RequestEvent) -> None:
@@ -95,11 +95,11 @@ def publish_result(connection: Redis, event: RequestEvent) -> None:
     A worker that dies before it has booked the request, or wakes up when it was handed on, so leaves nothing that
     anybody would run again, or go on with. Published twice, as when the server's answer is lost, it is recorded once.
     """
-    arguments = (*fields(event), str(ANSWERED_SECONDS), event.worker, event.request_id)
+    arguments = (*field_of(event), str(ANSWERED_SECONDS), event.worker, event.request_id)
     connection.eval(ANSWER, 2, RESULTS_STREAM, Job.key_for(event.request_id), *arguments)
 
 
-def fields(event: RequestEvent) -> tuple[str, str]:
+def field_of(event: RequestEvent) -> tuple[str, str]:
     """The one field of an entry of the stream, and its value."""
     return FIELD, event.model_dump_json(exclude_defaults=True)
 

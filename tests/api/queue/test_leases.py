@@ -14,7 +14,7 @@ from api.queue.guarded import carry_out
 from api.queue.hardening import STORED_FIELDS, SafeJob
 from api.queue.leases import LONGEST_TICK_SECONDS, LeaseRegistry, confirmed_seconds
 from api.queue.requests import RequestQueue
-from api.queue.results import ResultsReader, publish_result
+from api.queue.results import RESULTS_STREAM, ResultsReader, publish_result
 from api.queue.safe_queue import SafeQueue
 from api.schemas import GenerationRequest, GenerationResult, RequestEvent
 
@@ -182,6 +182,29 @@ def test_an_end_is_booked_once_and_by_the_holder_alone(queue: RequestQueue, redi
     with redis.pipeline() as pipeline:
         held.started_job_registry.end(pipeline, other, job, told=False)
         assert pipeline.execute() == [0]
+
+
+def test_a_start_is_told_while_the_lease_is_held_and_nobody_has_answered(queue: RequestQueue, redis: Redis) -> None:
+    [request_id] = put(queue, 1)
+    held, execution = take(redis, 60)
+    assert start(held, execution)
+    registry = held.started_job_registry
+    job = SafeJob.fetch(request_id, connection=redis, serializer=held.serializer)
+    event = RequestEvent(kind="started", request_id=request_id, worker="w", attempt=1, at=1.0)
+
+    def asked() -> tuple[bool, bool, int]:
+        return (
+            registry.is_wanted(execution, job),
+            registry.tell_start(execution, job, event),
+            redis.xlen(RESULTS_STREAM),
+        )
+
+    assert asked() == (True, True, 1)
+    redis.hset(f"rq:job:{request_id}", "status", "finished")
+    assert asked() == (False, False, 1)
+    redis.hset(f"rq:job:{request_id}", "status", "started")
+    redis.delete(LEASES)
+    assert asked() == (False, False, 1)
 
 
 def test_an_end_that_was_told_is_not_booked_where_the_server_has_forgotten_the_answer(

@@ -50,11 +50,8 @@ def _start(redis: Redis, request_id: str, worker: str, lease: int) -> Execution:
 
 
 def test_requests_wait_in_order_under_their_own_ids(queue: RequestQueue, redis: Redis) -> None:
-    seen: list[int] = []
     requests = _requests(2100)
-    added = queue.enqueue(requests, model="m", priority="normal", on_enqueued=seen.append)
-    assert added == 2100
-    assert seen == [1000, 2000, 2100]
+    assert _enqueue(queue, requests) == 2100
     assert [entry.decode() for entry in redis.lrange(LIST, 0, -1)] == _ids(requests)
     assert queue.depth("m") == {"high": 0, "normal": 2100, "low": 0}
     assert queue.live([*_ids(requests), "batch_01TEST-9999"]) == set(_ids(requests))

@@ -16,6 +16,7 @@ from gated_delta_tree_cases import (
 
 from kernels.gated_delta_tree import Configuration, Rows, Tree, chosen, state_after, tree_outputs
 from kernels.gated_delta_tree.cuda import cuda_recurrence
+from kernels.gated_delta_tree.metal import metal_recurrence
 from kernels.gated_delta_tree.probe import complaint
 from kernels.gated_delta_tree.problem import StateAfter
 from kernels.gated_delta_tree.reference import reference
@@ -81,6 +82,21 @@ def test_cuda_kernels_of_other_types_have_other_names() -> None:
         run.commit(*case.call(), mx.array([0], dtype=mx.int32))
     types = [f"{rows}_{rows}_float32_{rows}_{rows}_{rows}_float32_int32" for rows in ("float16", "bfloat16")]
     assert names == [f"gated_delta_tree_commit_{each}" for each in types]
+
+
+def test_metal_kernels_of_short_and_long_inputs_have_other_names() -> None:
+    """MLX puts those of fewer than 8 elements into other memory, and finds a compiled kernel by its name."""
+    names: list[str] = []
+
+    def factory(*, name: str, **_: object) -> object:
+        names.append(name)
+        return lambda **call: [mx.zeros(call["output_shapes"][0])]
+
+    run = metal_recurrence(factory)
+    rows, state = Case((-1, *range(8)), 64).call()
+    for tokens in (7, 8, 7, 9):
+        run.commit(rows, state, mx.arange(tokens, dtype=mx.int32))
+    assert len(names) == len(set(names)) == 2
 
 
 @pytest.mark.parametrize(

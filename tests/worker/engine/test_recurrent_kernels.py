@@ -18,6 +18,7 @@ from worker.engine.verify.recurrent import gated_delta, hooks
 from worker.engine.verify.recurrent.gated_delta import GATED_DELTA
 from worker.engine.verify.recurrent.mamba2 import MAMBA2
 from worker.engine.verify.recurrent.normalisation import before_norm, normalised
+from worker.engine.verify.recurrent.plain import plain_pass
 from worker.engine.verify.verifier import Verifier, evaluate
 
 KEY_HEADS, HEADS, WIDTH = 1, 2, 64
@@ -232,6 +233,9 @@ def test_only_what_the_usual_norm_of_this_thread_made_last_is_known_from_before_
     assert found is not None
     assert (found[0] is q, found[1] is k) == (True, True)
     assert before_norm(*made) is None  # asked once
+    with plain_pass(ReferenceKernels()):
+        made = normalised(q, k, **usual)
+    assert before_norm(*made) is None  # nothing is kept from one pass to the next
     assert before_norm(made[0], normalised(q, other, **usual)[1]) is None
     for unusual in ({"inv_scale": 1.0}, {"eps": 1e-5}):
         assert before_norm(*normalised(q, k, **{**usual, **unusual})) is None

@@ -218,6 +218,21 @@ def test_what_another_worker_answers_between_lease_and_start_is_not_generated(
     assert bench.queue.live([ONE, TWO]) == {TWO}
 
 
+def test_a_run_that_was_lost_books_no_end_where_a_lease_is_there_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a server that came back without its last second, in which the lease was taken away."""
+
+    def lost(registry: LeaseRegistry, execution: Execution, job: GenerationRqJob, event: RequestEvent) -> bool:
+        bench.shutdown.request()
+        return False
+
+    monkeypatch.setattr(LeaseRegistry, "tell_start", lost)
+    bench.work(lambda: None)
+    assert bench.redis.hget(f"rq:job:{ONE}", "status") == b"started"
+    assert bench.redis.zcard(LEASES) == 1
+
+
 def test_a_run_whose_request_another_worker_answers_loses_its_lease(bench: Bench) -> None:
     result = GenerationResult(request_id=ONE, text="t", finish_reason="stop")
     answer = RequestEvent(kind="finished", request_id=ONE, worker="late", attempt=1, at=1.0, result=result)
