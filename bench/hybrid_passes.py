@@ -33,7 +33,7 @@ from worker.engine.kernel_set import KernelSet
 from worker.engine.linears import install_kernels
 from worker.engine.tree import TokenTree
 from worker.engine.verify.selfcheck import TOLERANCE_16_BIT, random_tree
-from worker.engine.verify.submission import PIECES
+from worker.engine.verify.submission import MOST_BLOCKS
 from worker.engine.verify.verifier import Cache, Verifier, evaluate
 
 SHAPE = {
@@ -149,13 +149,13 @@ class Measurement:
         kernels: KernelSet,
         shape: dict[str, Any],
         context: int,
-        pieces: int = PIECES,
+        most_blocks: int = MOST_BLOCKS,
     ) -> None:
-        """faster: the twin of `model` in which `kernels` are installed. pieces: see `verify.submission`."""
+        """faster: the twin of `model` in which `kernels` are installed. most_blocks: see `verify.submission`."""
         self.vocabulary = shape["vocab_size"]
         self.rng = random.Random(0)
-        self.chain, self.tree = ChainPasses(model), TreePasses(Verifier(model, pieces=pieces))
-        self.kernels = TreePasses(Verifier(faster, kernels=kernels, pieces=pieces))
+        self.chain, self.tree = ChainPasses(model), TreePasses(Verifier(model, most_blocks=most_blocks))
+        self.kernels = TreePasses(Verifier(faster, kernels=kernels, most_blocks=most_blocks))
         for passes in (self.chain, self.tree, self.kernels):
             mx.random.seed(1)
             fill(passes.cache, context, shape)
@@ -233,7 +233,7 @@ def measure(
     memory: Lines = []
     profiles: Lines = []
     for context in options.contexts:
-        measurement = Measurement(model, faster, kernels, shape, context, options.pieces)
+        measurement = Measurement(model, faster, kernels, shape, context, options.most_blocks)
         taken = measurement.costs(options.nodes, options.rounds)
         ratios = np.median(taken[:, :, :3] / taken[:, :1, :3], axis=0).tolist()
         beside = np.median(taken[:, :, 1:3] / taken[:, :, :1], axis=0).tolist()
@@ -274,7 +274,10 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="measure the peak memory too")
     parser.add_argument("--profile", type=int, nargs="+", default=[], help="where the time goes, for so many nodes")
     parser.add_argument(
-        "--pieces", type=int, default=PIECES, help="in which a pass is handed to the device; 1: when its graph stands"
+        "--most-blocks",
+        type=int,
+        default=MOST_BLOCKS,
+        help="of a piece in which a pass is handed to the device; 0: all of it when its graph stands",
     )
     parser.add_argument("--unfused", action="store_true", help="a product for each linear, not one for siblings")
     parser.add_argument("--small", action="store_true", help="a small model of the kind, for a machine without a GPU")
@@ -304,7 +307,8 @@ def main() -> None:
     print(table(COST_HEADINGS, costs), flush=True)
     if options.save:
         tables = {name: {"headings": headings, "rows": lines} for name, (headings, lines) in found.items() if lines}
-        print(save(options.save, {"shape": shape, "kernels": kernels.name, "pieces": options.pieces, **tables}))
+        about = {"shape": shape, "kernels": kernels.name, "most_blocks": options.most_blocks}
+        print(save(options.save, {**about, **tables}))
     sys.exit(not right(costs))
 
 

@@ -1,12 +1,13 @@
 // Puts the spans of each row together: with M the largest of the spans' references (and of the sink),
 // out = sum_s 2^(reference_s - M) partial_s / (sum_s 2^(reference_s - M) total_s + 2^(sink - M)).
+// Rows come head by head and are put out node by node, heads side by side.
 //
 // A block has one row: D / 4 threads of four elements each, as often as they fit, and the spans by turns.
 namespace own = tree_attention;
 constexpr int QUADS = D / 4, TURNS = ATTENTION_THREADS / QUADS;
 __shared__ float4 shares[TURNS * QUADS];
 const int lane = threadIdx.x % 32, row = blockIdx.x;
-const int splits = problem[0], nodes = problem[1];
+const int splits = problem[0], nodes = problem[1], heads = problem[2];
 const float2* const spans = reinterpret_cast<const float2*>(extremes) + static_cast<long long>(row) * splits;
 const float sink =
     SINKS ? static_cast<float>(sinks[(row / nodes) * sinks_strides[0]]) * own::LOG2_E : own::LOWEST;
@@ -39,7 +40,7 @@ if (turn == 0) {
     const float4 more = shares[other * QUADS + quad];
     sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
   }
-  uint2* const to = reinterpret_cast<uint2*>(out) + static_cast<long long>(row) * QUADS + quad;
+  uint2* const to = reinterpret_cast<uint2*>(out) + (row % nodes * heads + row / nodes) * QUADS + quad;
   *to = make_uint2(
       own::Element<T>::pair(sum.x / total, sum.y / total), own::Element<T>::pair(sum.z / total, sum.w / total));
 }

@@ -1,4 +1,4 @@
-// The end of a walk whose span is the whole context: the result.
+// The end of a walk whose span is the whole context: the result, node by node, its heads side by side.
 if (share == 0) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -8,7 +8,7 @@ if (share == 0) {
     const float higher = fmaxf(reference[r], sink), fade = own::power(reference[r] - higher);
     const float weight = total[r] * fade + (SINKS ? own::power(sink - higher) : 0.0f);
     if (row < rows) {
-      T* const to = out + (static_cast<long long>(head) * rows + row) * D + lane % 4 * 2;
+      T* const to = out + (row % nodes * queries_shape[1] + query_head) * D + lane % 4 * 2;
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
         *reinterpret_cast<uint32_t*>(to + n * 8) =

@@ -1,5 +1,5 @@
-// The end of a walk whose span is the whole context: the result itself, so there is no second launch. A sink is one more
-// column, which has a score and no value.
+// The end of a walk whose span is the whole context: the result itself, node by node, its heads side by side; there is
+// no second launch. A sink is one more column, which has a score and no value.
 if (busy) {
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
@@ -8,7 +8,7 @@ if (busy) {
     const float peak = max(highest[r], sink), fade = fast::exp2(highest[r] - peak);
     const float weight = simd_sum(total[r]) * fade + (SINKS ? fast::exp2(sink - peak) : 0.0f);
     if (row < rows) {
-      const int64_t at = int64_t(head) * rows + row;
+      const int at = row % nodes * queries_shape[1] + query_head;
 #pragma unroll
       for (int slab = 0; slab < SLABS; ++slab) {
 #pragma unroll

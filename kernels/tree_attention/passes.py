@@ -41,6 +41,8 @@ class Launch:
 def passes(factory: Callable[..., Any], texts: Texts, plan: Callable[[Extent, int], Plan]) -> TreeAttention:
     """The caches are read in their own strides, never copied. plan: the division for a head size.
 
+    What is put out lies node by node, as a model wants it for its next product: its transposition costs nothing.
+
     The layers of a model ask for the same division of the same problem: what depends on it alone is made once.
     """
 
@@ -85,7 +87,7 @@ def passes(factory: Callable[..., Any], texts: Texts, plan: Callable[[Extent, in
         _, heads, nodes, size = shape
         division = plan(extent(nodes, heads, groups, columns, window, keep), size)
         walk, merge = division.walk, division.merge
-        of_result: dict[str, Any] = {"output_shapes": [shape], "output_dtypes": [dtype]}
+        of_result: dict[str, Any] = {"output_shapes": [(1, nodes, heads, size)], "output_dtypes": [dtype]}
         of_sinks = [("SINKS", sinks is not None), ("S", sinks or mx.float32)]
         of_rows = [("T", dtype), ("D", size), *walk.template]
         of_walk: dict[str, Any] = {"grid": walk.grid, "threadgroup": (walk.group, 1, 1)}
@@ -103,7 +105,7 @@ def passes(factory: Callable[..., Any], texts: Texts, plan: Callable[[Extent, in
         }
         return (
             Launch(over_a_span(walk), problem, {"template": of_rows, **of_walk, **of_sums}),
-            Launch(merged(merge), mx.array([division.splits, nodes], dtype=mx.int32), of_merge),
+            Launch(merged(merge), mx.array([division.splits, nodes, heads], dtype=mx.int32), of_merge),
         )
 
     def run(
@@ -127,7 +129,7 @@ def passes(factory: Callable[..., Any], texts: Texts, plan: Callable[[Extent, in
         else:
             sums = walk.kernel(inputs=inputs, **walk.arguments)
             (out,) = merge.kernel(inputs=[*sums, logits, merge.problem], **merge.arguments)
-        return out  # type: ignore[no-any-return]
+        return out.swapaxes(1, 2)  # type: ignore[no-any-return]
 
     return run
 

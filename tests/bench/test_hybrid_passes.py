@@ -22,7 +22,7 @@ from kernels.tree_attention.reference import reference as attention
 from worker.engine.kernel_set import KernelSet
 from worker.engine.linears import install_kernels
 from worker.engine.verify.selfcheck import TOLERANCE_16_BIT
-from worker.engine.verify.submission import PIECES
+from worker.engine.verify.submission import MOST_BLOCKS
 
 SHAPE = {**hybrid_passes.SHAPE, **hybrid_passes.SMALL}
 
@@ -54,10 +54,10 @@ def model() -> Any:
     return hybrid_passes.random_model(SHAPE)
 
 
-def measurement(model: Any, kernels: KernelSet, pieces: int = PIECES) -> Measurement:
+def measurement(model: Any, kernels: KernelSet, most_blocks: int = MOST_BLOCKS) -> Measurement:
     faster = hybrid_passes.twin(model, SHAPE)
     install_kernels(faster, kernels)
-    return Measurement(model, faster, kernels, SHAPE, 16, pieces)
+    return Measurement(model, faster, kernels, SHAPE, 16, most_blocks)
 
 
 def test_the_tables(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +65,7 @@ def test_the_tables(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     faster = hybrid_passes.twin(model, SHAPE)
     install_kernels(faster, kernels)
     asked = dict(kernels.asked)
-    options = Namespace(contexts=[16], nodes=[1, 5], rounds=1, memory=True, profile=[3], pieces=2)
+    options = Namespace(contexts=[16], nodes=[1, 5], rounds=1, memory=True, profile=[3], most_blocks=2)
     costs, memory, profiles = hybrid_passes.measure(model, faster, kernels, SHAPE, 10**9, options)
 
     assert [line[:2] for line in costs] == [[16, 1], [16, 5]]
@@ -135,11 +135,11 @@ def test_passes_are_taken_back(model: Any) -> None:
         assert np.array_equal(logits_of(way, tree), before)
 
 
-@pytest.mark.parametrize(("pieces", "before_the_rest"), [(1, 0), (2, 1), (9, 3)])  # of four blocks
-def test_passes_are_handed_over_in_so_many_pieces(
-    model: Any, monkeypatch: pytest.MonkeyPatch, pieces: int, before_the_rest: int
+@pytest.mark.parametrize(("most_blocks", "before_the_rest"), [(0, 0), (1, 3), (9, 2)])  # of four blocks
+def test_passes_are_handed_over_in_such_pieces(
+    model: Any, monkeypatch: pytest.MonkeyPatch, most_blocks: int, before_the_rest: int
 ) -> None:
-    passes = measurement(hybrid_passes.twin(model, SHAPE), References(), pieces)
+    passes = measurement(hybrid_passes.twin(model, SHAPE), References(), most_blocks)
     submitted: list[mx.array] = []
     monkeypatch.setattr(mx, "async_eval", lambda *outputs: submitted.extend(outputs))
     tree = passes.random_tree(4)

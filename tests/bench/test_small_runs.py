@@ -29,11 +29,11 @@ def test_a_small_run_prints_its_table(
 
 
 def test_passes_in_pieces(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--small", "--rounds", "1", "--context", "16", "--pieces", "1", "2", "--nodes", "1", "3"]
+    arguments = ["--small", "--rounds", "1", "--context", "16", "--blocks", "0", "2", "--nodes", "1", "3"]
     monkeypatch.setattr("sys.argv", ["bench.pass_pieces", *arguments])
     pass_pieces.main()
     lines = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
-    assert [line[:2] for line in lines] == [["| 1", "1"], ["| 1", "3"], ["| 2", "1"], ["| 2", "3"]]
+    assert [line[:2] for line in lines] == [["| 0", "1"], ["| 0", "3"], ["| 2", "1"], ["| 2", "3"]]
     for one, three in (lines[:2], lines[2:]):
         assert one[4] == "1.00 |"
         assert float(three[4].removesuffix(" |")) == pytest.approx(float(three[2]) / float(one[2]), rel=0.05)

@@ -12,7 +12,7 @@ from worker.engine.tree import TokenTree
 from worker.engine.verify.caches import adopt
 from worker.engine.verify.copies import mapped
 from worker.engine.verify.selfcheck import random_tree
-from worker.engine.verify.submission import PIECES, divide, pieces_of_prefill, submitting
+from worker.engine.verify.submission import divide, pieces_of_prefill, submitting
 from worker.engine.verify.taps import Taps
 from worker.engine.verify.tree_pass import tree_pass
 from worker.engine.verify.verifier import Verifier
@@ -51,17 +51,25 @@ def layers(count: int) -> Any:
 
 @pytest.mark.parametrize(
     ("blocks", "ends"),
-    [(1, []), (2, [0]), (3, [0, 1]), (30, [0, 4, 8, 12, 16, 20, 24, 28]), (64, [0, 8, 16, 24, 32, 40, 48, 56])],
+    [
+        (1, []),
+        (2, [0]),
+        (3, [0, 1]),
+        (4, [0, 2]),
+        (30, [0, 8, 16, 23, 26, 28]),
+        (64, [0, 8, 16, 24, 32, 40, 48, 56, 60, 62]),
+    ],
 )
-def test_a_pass_has_eight_pieces_and_a_rest_where_there_are_so_many_blocks(blocks: int, ends: list[int]) -> None:
+def test_pieces_are_one_block_then_eight_each_then_halves_of_what_is_left(blocks: int, ends: list[int]) -> None:
     assert divide(layers(blocks)) == ends
 
 
 @pytest.mark.parametrize(
-    ("pieces", "ends"), [(1, []), (2, [0]), (3, [0, 15]), (30, [*range(0, 29, 2)]), (64, [*range(29)])]
+    ("most_blocks", "ends"),
+    [(0, []), (1, [*range(29)]), (3, [*range(0, 25, 3), 27, 28]), (100, [0, 15, 22, 26, 28])],
 )
-def test_a_pass_has_as_many_pieces_as_are_asked_for(pieces: int, ends: list[int]) -> None:
-    assert divide(layers(30), pieces) == ends
+def test_pieces_have_at_most_as_many_blocks_as_are_asked_for(most_blocks: int, ends: list[int]) -> None:
+    assert divide(layers(30), most_blocks) == ends
 
 
 def test_models_built_otherwise_stay_in_one_piece() -> None:
@@ -135,10 +143,10 @@ def test_blocks_are_handed_over_while_the_pass_is_built(monkeypatch: pytest.Monk
 
 def test_a_prefill_computes_no_blocks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gemma3n")  # its last blocks have no caches of their own
-    verifier = Verifier(model)
+    verifier = Verifier(model, most_blocks=1)
     cache = verifier.new_cache()
     with_caches, blocks = len(cache), len(Taps(model)._inner.layers)
-    assert 1 < with_caches < blocks < PIECES
+    assert 1 < with_caches < blocks
     submissions = Submissions(monkeypatch)
     verifier.prefill(PROMPT, cache)
     assert len(submissions.shapes) == with_caches - 1
@@ -156,7 +164,6 @@ def test_a_model_that_compiles_its_blocks_stays_in_one_piece() -> None:
     model = tiny_model("llama")
     tokens = mx.array([PROMPT])
     expected = model(tokens)
-    divide(model)
-    with submitting(PIECES):
+    with submitting(len(divide(model))):
         logits = mx.compile(lambda prompt: model(prompt))(tokens)
     assert mx.allclose(logits, expected, rtol=1e-5, atol=1e-6)

@@ -17,33 +17,41 @@ import mlx.nn as nn
 from worker.engine.verify.adapters.in_place import extend
 from worker.engine.verify.taps import head_and_inner
 
-PIECES = 9
-"""Of a pass, the rest included. Where the device waits for the host, each hand-over may cost more than it saves;
-`bench.hybrid_passes --pieces` times other numbers."""
+MOST_BLOCKS = 8
+"""Of a piece. Python builds most decoder blocks equally fast, and a hand-over costs it about half a block.
+`bench.pass_pieces` times other sizes."""
 
 _thread = threading.local()
 
 
-def divide(model: Any, pieces: int = PIECES) -> list[int]:
-    """Let passes of `model` within `submitting` be handed over in up to `pieces` pieces, the last of which is the rest.
+def divide(model: Any, most_blocks: int = MOST_BLOCKS) -> list[int]:
+    """Let passes of `model` within `submitting` be handed over in pieces of up to `most_blocks` decoder blocks.
 
-    Returns the decoder blocks after which a piece ends: the first, so that the device has something to do at once, and
-    every so many after it. There are none for one piece, and in a model that runs its blocks in another way than `taps`
-    knows.
+    Returns the blocks after which a piece ends; what follows the last of them is the rest. The first piece is one
+    block, so that the device has something to do at once. Towards the end each is half of what is left: the host waits
+    for what it handed over last, and that is short. There are none for `most_blocks` of 0, and in a model that runs its
+    blocks in another way than `taps` knows.
     """
     try:
         blocks = head_and_inner(model)[1].layers if isinstance(model, nn.Module) else []
     except ValueError:
         blocks = []
-    ends = list(range(0, len(blocks) - 1, max(1, -(-len(blocks) // (pieces - 1))))) if pieces > 1 else []
+    ends = list(_ends(len(blocks), most_blocks)) if most_blocks else []
     for end in ends:
         extend(blocks[end], _EndOfPiece)
     return ends
 
 
+def _ends(blocks: int, most_blocks: int) -> Iterator[int]:
+    end, last = 0, blocks - 1
+    while end < last:
+        yield end
+        end += min(most_blocks, -(-(last - end) // 2))
+
+
 @contextmanager
 def submitting(pieces: int) -> Iterator[None]:
-    """Hand over the first `pieces` pieces of the pass that runs within, each as soon as it is built."""
+    """Hand over the first `pieces` of those that `divide` made, of the pass that runs within, each once it is built."""
     _thread.left = pieces
     try:
         yield

@@ -14,7 +14,7 @@ from worker.engine.verify.caches import adopt, adoptable
 from worker.engine.verify.copies import mapped
 from worker.engine.verify.recurrent import plain_pass
 from worker.engine.verify.restoring import RestoringPass
-from worker.engine.verify.submission import PIECES, divide, pieces_of_prefill, submitting
+from worker.engine.verify.submission import MOST_BLOCKS, divide, pieces_of_prefill, submitting
 from worker.engine.verify.support import limits_of, support_of
 from worker.engine.verify.taps import Taps
 from worker.engine.verify.tree_pass import tree_pass
@@ -29,7 +29,7 @@ class Verifier:
     mode: "tree" verifies any tree in one pass; "chain" verifies chains, and restores and replays caches of any class;
     in "plain" mode a tree has one node. reuses_prefixes: see `Verdict`. A cache holds the committed tokens; the pending
     token is never in it before its pass. taps: the hidden states that a drafter reads of every pass. kernels: see
-    `KernelSet`. pieces: in how many a pass in "tree" mode is handed to the device, see `submission`.
+    `KernelSet`. most_blocks: of a piece in which a pass in "tree" mode is handed to the device, see `submission`.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Verifier:
         mode: Mode = "tree",
         reuses_prefixes: bool = True,
         kernels: KernelSet = STOCK,
-        pieces: int = PIECES,
+        most_blocks: int = MOST_BLOCKS,
     ) -> None:
         self.model = model
         self.kernels = kernels
@@ -47,7 +47,7 @@ class Verifier:
         self.taps: Taps | None = None
         self._support = support_of(model) if mode == "tree" else limits_of(model)
         self._restoring: RestoringPass | None = None
-        self._ends = divide(model, pieces) if mode == "tree" else []
+        self._ends = divide(model, most_blocks) if mode == "tree" else []
 
     @staticmethod
     def has_tree_form(model: Any) -> bool:
