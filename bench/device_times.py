@@ -2,8 +2,9 @@
 
 Needs torch beside MLX, whose profiler sees every launch of the process. For each number of nodes: a pass of mlx-lm over
 a chain, and a tree pass with the kernels of this machine; the sums beside the pass's own time say whether the device
-or the host is what a pass waits for. `--products` traces quantised products by themselves instead, ours and MLX's, in
-several plans.
+or the host is what a pass waits for. Then what the host spends in calls of CUDA; what is left of a pass's time is that
+of Python and MLX. cudaEventSynchronize is the host's waiting for the device. `--products` traces quantised products by
+themselves instead, ours and MLX's, in several plans.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
@@ -25,14 +26,27 @@ from kernels.qmm.reference import Product, reference
 from kernels.specialised import cuda_kernel
 from worker.engine.linears import install_kernels
 
-HEADINGS = ["pass", "nodes", "kernel", "launches", "device us", "us each"]
+HEADINGS = ["pass", "nodes", "kernel or call", "launches", "us", "us each"]
 PRODUCT_HEADINGS = ["K x N", "rows", "product", "launches", "device us", "wall us"]
 CALLS = 20
+MOST_CALLS = 8  # of CUDA, to list
 SHAPES = ((5120, 34816), (17408, 5120), (6144, 5120))  # K, N: of Qwen3.8-27B, siblings fused
 
 
-def traced(work: Callable[[], Any]) -> tuple[dict[str, tuple[int, float]], float]:
-    """Launches and microseconds of the device by kernel, and the milliseconds that `work` took."""
+Sums = dict[str, tuple[int, float]]
+"""By name: how often, and microseconds of all together."""
+
+
+class Trace(NamedTuple):
+    """kernels: on the device. calls: of CUDA, on the host. spent: the milliseconds that the work took untraced."""
+
+    kernels: Sums
+    calls: Sums
+    spent: float
+
+
+def traced(work: Callable[[], Any]) -> Trace:
+    """Of the third time that `work` is done; the second time is what it takes."""
     from torch.profiler import ProfilerActivity, profile  # type: ignore[import-not-found, unused-ignore]
 
     work()
@@ -41,14 +55,19 @@ def traced(work: Callable[[], Any]) -> tuple[dict[str, tuple[int, float]], float
     spent = (time.perf_counter() - begun) * 1000
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
         work()
-    found: dict[str, tuple[int, float]] = {}
+    kernels: Sums = {}
+    calls: Sums = {}
     for event in recorded.events():
-        if "CUDA" not in str(event.device_type):
-            continue
-        name = shortened(event.name)
-        launches, us = found.get(name, (0, 0.0))
-        found[name] = (launches + 1, us + event.device_time)
-    return found, spent
+        if "CUDA" in str(event.device_type):
+            _add(kernels, shortened(event.name), event.device_time)
+        elif event.name.startswith("cu"):
+            _add(calls, event.name, event.time_range.elapsed_us())
+    return Trace(kernels, calls, spent)
+
+
+def _add(sums: Sums, name: str, us: float) -> None:
+    count, before = sums.get(name, (0, 0.0))
+    sums[name] = (count + 1, before + us)
 
 
 def shortened(name: str) -> str:
@@ -59,11 +78,12 @@ def shortened(name: str) -> str:
 
 
 def pass_rows(name: str, nodes: int, work: Callable[[], Any], most: int) -> list[list[Any]]:
-    found, spent = traced(work)
-    launches, us = (sum(values) for values in zip(*found.values(), strict=True))
+    kernels, calls, spent = traced(work)
+    launches, us = (sum(values) for values in zip(*kernels.values(), strict=True))
     rows: list[list[Any]] = [[name, nodes, f"all; the pass took {spent * 1000:.0f} us", launches, us, us / launches]]
-    for kernel, (count, each) in sorted(found.items(), key=lambda item: -item[1][1])[:most]:
-        rows.append([name, nodes, kernel, count, each, each / count])
+    for sums, of_which in ((kernels, most), (calls, MOST_CALLS)):
+        for kernel, (count, each) in sorted(sums.items(), key=lambda item: -item[1][1])[:of_which]:
+            rows.append([name, nodes, kernel, count, each, each / count])
     return rows
 
 
@@ -77,16 +97,16 @@ def product_rows(depth: int, columns: int, rows: int, most: int) -> list[list[An
         calls[words] = product(cuda_kernel, partial(_always, how))
     lines = []
     for words, run in calls.items():
-        found, spent = traced(partial(_in_turn, run, x, over))
-        launches, us = (sum(values) for values in zip(*_of_products(found), strict=True))
+        trace = traced(partial(_in_turn, run, x, over))
+        launches, us = (sum(values) for values in zip(*_of_products(trace.kernels), strict=True))
         shape = f"{depth} x {columns}"
-        lines.append([shape, rows, words, launches / CALLS, us / CALLS, spent * 1000 / CALLS])
+        lines.append([shape, rows, words, launches / CALLS, us / CALLS, trace.spent * 1000 / CALLS])
         print(lines[-1], flush=True)
     return lines
 
 
-def _of_products(found: dict[str, tuple[int, float]]) -> list[tuple[int, float]]:
-    return [values for name, values in found.items() if re.search("qmm|qmv", name)]
+def _of_products(kernels: Sums) -> list[tuple[int, float]]:
+    return [values for name, values in kernels.items() if re.search("qmm|qmv", name)]
 
 
 def _in_turn(run: Product, x: mx.array, over: list[qmm.Weights]) -> None:
@@ -124,8 +144,9 @@ def main() -> None:
         for nodes in args.nodes:
             tree = measurement.random_tree(nodes)
             for name, passes in (("mlx-lm chain", measurement.chain), ("tree with kernels", measurement.kernels)):
-                rows += pass_rows(name, nodes, partial(timed, passes, tree, None), args.most)
-                print(table(headings, rows[-args.most - 1 :]), flush=True)
+                of_pass = pass_rows(name, nodes, partial(timed, passes, tree, None), args.most)
+                print(of_pass[0], flush=True)
+                rows += of_pass
     print(table(headings, rows))
     if args.save_as:
         save(args.save_as, {"headings": headings, "rows": rows})

@@ -2,8 +2,9 @@
 
 In one run and in turns, on the same weights: a pass of mlx-lm over a chain of n tokens on its own caches, a tree pass
 over n nodes with MLX's own operations, and one with the kernels of this machine, after short and long contexts; each
-beside what one token costs in the same way. Then the commits, and the peak memory of plain decoding and of decoding
-with trees. Caches are filled with random rows, because what a pass costs does not depend on their values.
+beside what one token costs in the same way, and each after a pass of its own kind, as in decoding. Then the commits,
+and the peak memory of plain decoding and of decoding with trees. Caches are filled with random rows, because what a
+pass costs does not depend on their values.
 
 The difference is between the logits of both tree passes, in percent of the largest logit: the largest of all, and the
 largest of the median row. The rounding is the largest between the tree pass without kernels and mlx-lm's own pass over
@@ -27,7 +28,7 @@ from mlx_lm.models import qwen3_5
 from mlx_lm.models.cache import ArraysCache
 
 from bench import pass_profile
-from bench.passes import ChainPasses, Rewind, TreePasses, UntriedKernels, cache_bytes, logits_of, timed
+from bench.passes import ChainPasses, Rewind, TreePasses, UntriedKernels, cache_bytes, logits_of, timed_in_decoding
 from bench.report import save, table
 from worker.engine.kernel_set import KernelSet
 from worker.engine.linears import install_kernels
@@ -171,7 +172,7 @@ class Measurement:
 
     def _times(self, nodes: int) -> list[float]:
         tree = self.random_tree(nodes)
-        times = [timed(passes, tree, _deepest(tree)) for passes in (self.chain, self.tree, self.kernels)]
+        times = [timed_in_decoding(passes, tree, _deepest(tree)) for passes in (self.chain, self.tree, self.kernels)]
         return [*(one.whole for one in times), *(one.commit for one in times[1:])]
 
     def differences(self, nodes: int) -> list[float]:

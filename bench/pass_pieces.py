@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bench.hybrid_passes import SHAPE, SMALL, fill, random_model, twin
-from bench.passes import ChainPasses, TreePasses, UntriedKernels, timed
+from bench.passes import ChainPasses, TreePasses, UntriedKernels, timed_in_decoding
 from bench.report import save, table
 from worker.engine.linears import install_kernels
 from worker.engine.tree import TokenTree
@@ -58,9 +58,9 @@ def _round(
     plain: ChainPasses, divided: list[TreePasses], nodes: list[int], shape: dict[str, Any], rng: random.Random
 ) -> list[float]:
     """Milliseconds: of mlx-lm's pass, then of each size of pieces for each number of nodes."""
-    one = timed(plain, TokenTree(0), [0]).whole
+    one = timed_in_decoding(plain, TokenTree(0), [0]).whole
     trees = [random_tree(0, count, max(1, count // 2), shape["vocab_size"], rng) for count in nodes]
-    return [one, *(timed(passes, tree, None).whole for passes in divided for tree in trees)]
+    return [one, *(timed_in_decoding(passes, tree, None).whole for passes in divided for tree in trees)]
 
 
 def _lines(taken: np.ndarray[Any, Any], sizes: list[int], nodes: list[int]) -> list[list[Any]]:

@@ -122,6 +122,16 @@ def timed(passes: TreePasses, tree: TokenTree, path: Sequence[int] | None) -> Ti
     return Times(*(1e3 * spent for spent in (built - begun, submitted - built, ended - begun, committed - ended)))
 
 
+def timed_in_decoding(passes: TreePasses, tree: TokenTree, path: Sequence[int] | None) -> Times:
+    """Times of the second of two such passes.
+
+    In decoding passes of a kind follow one another: MLX takes the buffers of the one before, and updates its CUDA
+    graphs. After passes of another kind it finds other buffers, and graphs that do not fit.
+    """
+    timed(passes, tree, path)
+    return timed(passes, tree, path)
+
+
 def logits_of(passes: TreePasses, tree: TokenTree) -> npt.NDArray[np.float32]:
     """[N, vocabulary]."""
     rewind = Rewind(passes.cache)

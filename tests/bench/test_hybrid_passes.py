@@ -12,7 +12,7 @@ from mlx.utils import tree_flatten, tree_map
 from bench import hybrid_passes, pass_profile
 from bench.hybrid_passes import COST_HEADINGS, MEMORY_HEADINGS, PROFILE_HEADINGS, Measurement
 from bench.pass_profile import PARTS
-from bench.passes import logits_of
+from bench.passes import logits_of, timed
 from kernels.gated_delta_tree.problem import Configuration, Recurrence
 from kernels.gated_delta_tree.reference import reference as recurrence
 from kernels.qmm.reference import Product
@@ -130,8 +130,8 @@ def test_passes_are_taken_back(model: Any) -> None:
     tree = passes.random_tree(6)
     for way in (passes.chain, passes.tree, passes.kernels):
         before = logits_of(way, tree)
-        hybrid_passes.timed(way, tree, hybrid_passes._deepest(tree))
-        hybrid_passes.timed(way, tree, None)
+        timed(way, tree, hybrid_passes._deepest(tree))
+        timed(way, tree, None)
         assert np.array_equal(logits_of(way, tree), before)
 
 

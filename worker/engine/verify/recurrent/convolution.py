@@ -23,7 +23,7 @@ MOST_TOKENS = 32  # of a sequence, as of the other kernels
 
 def kernel_size(conv: Any) -> int:
     """Rows that one output of an nn.Conv1d reads."""
-    return int(conv.weight.shape[1])
+    return int(conv["weight"].shape[1])
 
 
 def is_causal(conv: Any, x: mx.array, tokens: int) -> bool:
@@ -71,10 +71,10 @@ def _kernel(conv: Any, x: mx.array, kernels: KernelSet) -> TreeConvolution | Non
 
 def _is_depthwise(conv: Any, x: mx.array) -> bool:
     """Whether conv(x) is what mlx.nn makes of one kernel for each channel, with weights of the type of x."""
-    channels = x.shape[2]
-    own_call = type(conv).mro()[1] is nn.Conv1d  # beneath the class that listens
-    one_type = all(array.dtype == x.dtype for array in (conv.weight, conv.get("bias", x)))
-    return own_call and one_type and conv.groups == channels == conv.weight.shape[0]
+    weight, dtype, channels = conv["weight"], x.dtype, x.shape[2]
+    own_call = type(conv).__base__ is nn.Conv1d  # beneath the class that listens
+    one_type = weight.dtype == dtype == conv.get("bias", x).dtype
+    return own_call and one_type and conv.groups == channels == weight.shape[0]
 
 
 def rows_kept(x: mx.array, size: int, path: Sequence[int]) -> mx.array:

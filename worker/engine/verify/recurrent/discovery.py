@@ -20,7 +20,7 @@ from mlx_lm.models.cache import ArraysCache
 from worker.engine.kernel_set import STOCK
 from worker.engine.verify.caches import flat
 from worker.engine.verify.recurrent.convolution import is_causal, kernel_size
-from worker.engine.verify.recurrent.hooks import Convolve, hook_updates, listening
+from worker.engine.verify.recurrent.hooks import Convolve, Listening, hook_updates
 from worker.engine.verify.recurrent.rule import Arguments, Rule
 
 TOKENS = [0, 1]
@@ -38,7 +38,7 @@ class Source(NamedTuple):
 
 def numbered(kind: SourceKind, before: Iterable[Source]) -> Source:
     """The next source of its kind in a call of a mixer that had the sources `before`."""
-    return Source(kind, sum(source.kind == kind for source in before))
+    return Source(kind, [source.kind for source in before].count(kind))
 
 
 Plan = tuple[tuple[int, Source], ...]
@@ -121,7 +121,7 @@ def find_mixers(model: Any, make_cache: Callable[[], Sequence[Any]]) -> list[Mix
     """The mixers of `model`. Runs it on a new cache."""
     hook_updates(model)
     watch = _Watch()
-    with _watched(model, watch), listening(watch):
+    with _watched(model, watch), Listening(watch):
         model(mx.array([TOKENS]), cache=_watched_cache(make_cache(), watch))
     owners = [visit for visit in watch.visits if visit.owns]
     owners = [visit for visit in owners if not any(outer.owns for outer in visit.within())]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from worker.engine.verify.caches.arrays import TreeArraysCache
 from worker.engine.verify.recurrent.discovery import state_cache
@@ -14,8 +13,7 @@ from worker.engine.verify.tree_pass import TreePass, active_pass
 Form = Literal["tree form", "path unroll"]
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """One call of a mixer within a pass: run(*args, **options) is mlx-lm's own code."""
 
     run: Callable[..., Any]

@@ -8,6 +8,7 @@ on the rows that the pass computed. The replay is lazy: it becomes a part of the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -15,7 +16,7 @@ import mlx.core as mx
 from worker.engine.verify.caches.arrays import TreeArraysCache
 from worker.engine.verify.recurrent.convolution import kernel_size, rows_kept, tree_convolution
 from worker.engine.verify.recurrent.discovery import Plan, Source, SourceKind, numbered
-from worker.engine.verify.recurrent.hooks import Convolve, listening
+from worker.engine.verify.recurrent.hooks import Convolve, Listening
 from worker.engine.verify.recurrent.mixer import Call
 from worker.engine.verify.recurrent.rule import Arguments, KernelCall, Rule
 from worker.engine.verify.tree_pass import TreePass
@@ -41,6 +42,11 @@ class _Updated(NamedTuple):
         return self.rule.state_after(self.arguments, path)
 
 
+@cache
+def _nothing() -> mx.array:
+    return mx.array(0.0)
+
+
 class _Recording:
     """What the accepted path of one call needs; a Listener."""
 
@@ -55,7 +61,7 @@ class _Recording:
         return tree_convolution(conv, convolve, x, self._current)
 
     def update(self, rule: Rule, arguments: Arguments) -> tuple[mx.array, mx.array]:
-        return self._outputs(rule, arguments), mx.array(0.0)  # written into the cache, which drops it
+        return self._outputs(rule, arguments), _nothing()  # written into the cache, which drops it
 
     def _outputs(self, rule: Rule, arguments: Arguments) -> mx.array:
         current = self._current
@@ -74,7 +80,7 @@ class _Recording:
 def follow_by_tree_form(plan: Plan, call: Call) -> Any:
     """All nodes at once, by the tree forms of what `plan` names."""
     recording = _Recording(call.current, plan)
-    with listening(recording):
+    with Listening(recording):
         outputs = call.run(*call.args, **call.options)
     call.cache.record(recording.replay)
     return outputs

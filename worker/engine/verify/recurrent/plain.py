@@ -13,7 +13,7 @@ import mlx.core as mx
 
 from worker.engine.kernel_set import STOCK, KernelSet
 from worker.engine.verify.recurrent.convolution import sequence_convolution
-from worker.engine.verify.recurrent.hooks import Convolve, listening
+from worker.engine.verify.recurrent.hooks import Convolve, Listening
 from worker.engine.verify.recurrent.rule import Arguments, Rule
 
 
@@ -23,7 +23,7 @@ def plain_pass(kernels: KernelSet) -> Iterator[None]:
     if kernels is STOCK:
         yield
     else:
-        with listening(_OneToken(kernels)):
+        with Listening(_OneToken(kernels)):
             yield
 
 
