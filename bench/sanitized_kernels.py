@@ -15,7 +15,7 @@ from typing import Any
 import mlx.core as mx
 
 from bench.passes import UntriedKernels
-from kernels import gated_delta_tree, sample, tree_attention
+from kernels import gated_delta_tree, sample, tree_attention, tree_convolution
 from kernels.qmm.cuda import CALLS_APART
 
 PRODUCTS = ((3, 640, 200, 64, 4), (16, 5120, 1000, 64, 4), (21, 1024, 72, 32, 8), (11, 2304, 520, 128, 4))
@@ -86,6 +86,15 @@ def recurrence(kernels: UntriedKernels) -> Iterator[tuple[str, float]]:
         yield "gated_delta_tree advance", off(got, expected)
 
 
+def convolution(kernels: UntriedKernels) -> Iterator[tuple[str, float]]:
+    configuration = tree_convolution.Configuration(mx.bfloat16, tree_convolution.USUAL_SIZE)
+    x, weight, windows, bias = tree_convolution.arguments(configuration, 16, 300)
+    run = kernels.convolution(*configuration)
+    if run is not None:
+        got, expected = (convolve(x, weight, windows, bias) for convolve in (run, tree_convolution.reference))
+        yield "tree_convolution", off(got, expected)
+
+
 def draws(kernels: UntriedKernels) -> Iterator[tuple[str, float]]:
     logits = (mx.random.normal((5, 9001)) * 3).astype(mx.bfloat16)
     wanted = [sample.Draw(temperature=0.8, top_p=0.9, top_k=50 * (row % 2), seed=3, position=row) for row in range(5)]
@@ -106,7 +115,7 @@ def main() -> None:
     kernels = UntriedKernels()
     mx.random.seed(0)
     found: list[Any] = []
-    for problems in (products, attention, recurrence, draws, products_again):
+    for problems in (products, attention, recurrence, convolution, draws, products_again):
         for name, error in problems(kernels):
             found.append((name, error))
             print(f"{name}: off by {error:.2g}", flush=True)
