@@ -19,7 +19,7 @@ import mlx.core as mx
 
 from kernels import verdicts
 from kernels.child import Child, ChildError, InconclusiveError, NoAnswerError
-from kernels.words import in_words
+from kernels.words import in_words, says_too_few_threads
 
 Configuration = TypeVar("Configuration", bound=Hashable)
 Run = TypeVar("Run")
@@ -99,7 +99,8 @@ def choose(
             if complaint is None:
                 return Choice(name, run, refused, failed)
         refused[name] = complaint
-        failed += (name,)
+        if not says_too_few_threads(complaint):
+            failed += (name,)
     return Choice(REFERENCE, kernel.reference, refused, failed)
 
 

@@ -12,6 +12,9 @@ _NO_MEMORY = re.compile(
 )
 """What MLX, its drivers and Python say where memory ran out: for good, for now, or for so large an array."""
 
+_TOO_FEW_THREADS = "maximum allowed threads per threadgroup"
+"""What MLX says of a Metal kernel that this GPU grants fewer threads than it was written for."""
+
 
 def in_words(error: Exception) -> str:
     """The kind of error and its whole message, on one line."""
@@ -21,6 +24,11 @@ def in_words(error: Exception) -> str:
 def says_no_memory(complaint: str) -> bool:
     """Whether memory ran out, by what an error says."""
     return _NO_MEMORY.search(complaint) is not None
+
+
+def says_too_few_threads(complaint: str) -> bool:
+    """Whether a kernel cannot be launched on this GPU, and nothing is wrong with it, by what an error says."""
+    return _TOO_FEW_THREADS in complaint
 
 
 def excerpt(text: str) -> str:

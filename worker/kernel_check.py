@@ -22,7 +22,7 @@ from kernels import gated_delta_tree, qmm, sample, tree_attention, tree_convolut
 from kernels.child import Child, ChildError, InconclusiveError, NoAnswerError
 from kernels.gated_delta_tree.problem import KEY_WIDTHS, ROW_TYPES
 from kernels.probing import MAKING_FAILED, REFERENCE, Kernel, UnavailableError, checked, keep
-from kernels.words import excerpt, in_words
+from kernels.words import excerpt, in_words, says_too_few_threads
 from worker import kernel_problems
 from worker.kernel_problems import Operation
 
@@ -178,7 +178,9 @@ def _checked(
         if gave_no_answer:
             hung[kernel.name, variant] = case.words
     keep(kernel, variant, configuration, folder, complaint, gave_no_answer)
-    return VariantCheck(variant, "passed" if complaint is None else "failed", complaint, timings)
+    if complaint is None:
+        return VariantCheck(variant, "passed", timings=timings)
+    return VariantCheck(variant, "absent" if says_too_few_threads(complaint) else "failed", complaint, timings)
 
 
 def tried(

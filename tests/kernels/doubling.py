@@ -37,6 +37,10 @@ def raising(number: int) -> int:
     raise RuntimeError(f"no pipeline\n  for {number}")
 
 
+def too_wide(number: int) -> int:
+    raise ValueError("Thread group size (512) is greater than  the maximum allowed threads per threadgroup (384).")
+
+
 def aborting(number: int) -> int:
     print("it will be", file=sys.stderr)
     print(f"the GPU fell over {number}\n", file=sys.stderr, flush=True)
@@ -111,6 +115,7 @@ KERNEL: Kernel[Configuration, Double] = Kernel(
         "absent": absent,
         "unmakeable": unmakeable,
         "raising": lambda _: raising,
+        "too wide": lambda _: too_wide,
         "aborting": lambda _: aborting,
         "leaving": lambda _: leaving,
         "hanging": lambda _: hanging,

@@ -16,6 +16,7 @@ from kernels.child import Child
 from kernels.probing import Choice, Kernel, checked, choose, chosen, keep, probe, remembered
 
 SECONDS = 60.0
+TOO_WIDE = "ValueError: Thread group size (512) is greater than the maximum allowed threads per threadgroup (384)."
 
 
 @pytest.fixture
@@ -43,6 +44,7 @@ def test_the_first_that_passes_is_taken_and_the_ones_before_it_are_explained(con
             "absent": "needs an M5",
             "unmakeable": "ValueError: no such input",
             "raising": "RuntimeError: no pipeline for 5",
+            "too wide": TOO_WIDE,
             "aborting": "SIGABRT ended its process: the GPU fell over 5",
             "leaving": "its process ended with status 5",
             "unmakeable elsewhere": "only the parent has a GPU",
@@ -50,9 +52,9 @@ def test_the_first_that_passes_is_taken_and_the_ones_before_it_are_explained(con
         },
         ("unmakeable", "raising", "aborting", "leaving", "unmakeable elsewhere", "wrong"),
     )
-    raised, aborted, left, *others = processes(configuration)
+    raised, too_wide, aborted, left, *others = processes(configuration)
     # A process that a variant failed in is asked nothing more.
-    assert len({raised, aborted, left, *others, os.getpid()}) == 5
+    assert len({raised, too_wide, aborted, left, *others, os.getpid()}) == 6
     assert len(others) == 2
     assert len(set(others)) == 1
 

@@ -29,6 +29,10 @@ def wrong_when_large(numbers: mx.array) -> mx.array:
     return numbers * (2 if numbers.size < LARGE else 2.5)
 
 
+def too_wide(_: mx.array) -> mx.array:
+    raise ValueError("Thread group size (512) is greater than  the maximum allowed threads per threadgroup (384).")
+
+
 def raising_when_large(numbers: mx.array) -> mx.array:
     if numbers.size >= LARGE:
         raise RuntimeError("no\nmemory")
@@ -81,6 +85,7 @@ KERNEL: Kernel[Configuration, Double] = Kernel(
     variants={
         "absent": absent,
         "unmakeable": unmakeable,
+        "too wide": lambda _: too_wide,
         "wrong": lambda _: wrong,
         "wrong when large": lambda _: wrong_when_large,
         "raising when large": lambda _: raising_when_large,

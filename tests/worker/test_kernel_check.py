@@ -35,10 +35,12 @@ def test_every_variant_is_tried_and_the_first_that_passes_is_used() -> None:
     names = [name for name in KERNEL.variants if name != "hanging"]
     check = checked(case(*names))
     assert (check.kernel, check.configuration, check.used) == ("double", "of ones", "right")
+    too_wide = "ValueError: Thread group size (512) is greater than the maximum allowed threads per threadgroup (384)."
     large = "doubled at the size of a verification pass: off by 0.25 of the largest value"
     assert [(variant.name, variant.state, variant.reason) for variant in check.variants] == [
         ("absent", "absent", "needs an M5"),
         ("unmakeable", "failed", "FileNotFoundError: no text"),
+        ("too wide", "absent", too_wide),
         ("wrong", "failed", "doubled to [3.0, 5.0] with of ones"),
         ("wrong when large", "failed", large),
         ("raising when large", "failed", "RuntimeError: no memory"),
