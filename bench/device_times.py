@@ -2,9 +2,9 @@
 
 Needs torch beside MLX, whose profiler sees every launch of the process. For each number of nodes: a pass of mlx-lm over
 a chain, and a tree pass with the kernels of this machine; the sums beside the pass's own time say whether the device
-or the host is what a pass waits for. Then what the host spends in calls of CUDA; what is left of a pass's time is that
-of Python and MLX. cudaEventSynchronize is the host's waiting for the device. `--products` traces quantised products by
-themselves instead, ours and MLX's, in several plans.
+or the host is what a pass waits for. Then what the host spends in the dearest calls of CUDA, while it is traced:
+cudaEventSynchronize is its waiting for the device, cudaDeviceSynchronize the profiler's own. `--products` traces
+quantised products by themselves instead, ours and MLX's, in several plans.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""In pieces of which size a pass is best handed to the device.
+"""How many decoder blocks a pass is best handed to the device at a time.
 
 Of Qwen3.8-27B's shape, with this machine's kernels, in one run and in turns: for each size, a pass over one token and
 over trees, beside mlx-lm's own pass over one token. `worker.engine.verify.submission` says what a piece is.

@@ -12,7 +12,7 @@ from mlx.utils import tree_flatten, tree_map
 from bench import hybrid_passes, pass_profile
 from bench.hybrid_passes import COST_HEADINGS, MEMORY_HEADINGS, PROFILE_HEADINGS, Measurement
 from bench.pass_profile import PARTS
-from bench.passes import logits_of, timed
+from bench.passes import Times, logits_of, timed, timed_in_decoding
 from kernels.gated_delta_tree.problem import Configuration, Recurrence
 from kernels.gated_delta_tree.reference import reference as recurrence
 from kernels.qmm.reference import Product
@@ -147,6 +147,28 @@ def test_passes_are_handed_over_in_such_pieces(
         submitted.clear()
         logits_of(way, tree)
         assert len(submitted) == expected
+
+
+def test_pieces_are_as_asked_for(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    class Noted(Measurement):
+        def __init__(self, *of: Any) -> None:
+            made.append(of[-1])
+            super().__init__(*of)
+
+    monkeypatch.setattr(hybrid_passes, "Measurement", Noted)
+    options = Namespace(contexts=[16], nodes=[1], rounds=1, memory=False, profile=[], most_blocks=3)
+    hybrid_passes.measure(model, hybrid_passes.twin(model, SHAPE), References(), SHAPE, 10**9, options)
+    assert made == [3]
+
+
+def test_a_pass_is_timed_after_another_of_its_kind(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = iter(range(100))
+    monkeypatch.setattr("bench.passes.timed", lambda *_: Times(0, 0, next(spent), 0))
+    passes = measurement(model, References())
+    assert timed_in_decoding(passes.chain, passes.random_tree(2), None).whole == 1
+    assert passes.costs([2], rounds=1)[0, 0, :3].tolist() == [9, 11, 13]  # 2 to 7 were of a round that does not count
 
 
 @pytest.mark.parametrize("part", PARTS)

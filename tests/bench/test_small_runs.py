@@ -1,10 +1,12 @@
 """The benches of kernels run here too, on problems that are small enough."""
 
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from bench import attention, hybrid_passes, pass_pieces, sampling
+from worker.engine.verify.verifier import Verifier
 
 
 @pytest.mark.parametrize(
@@ -31,7 +33,15 @@ def test_a_small_run_prints_its_table(
 def test_passes_in_pieces(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--small", "--rounds", "1", "--context", "16", "--blocks", "0", "2", "--nodes", "1", "3"]
     monkeypatch.setattr("sys.argv", ["bench.pass_pieces", *arguments])
+    made: list[int] = []
+
+    def verifier(*of: Any, most_blocks: int, **options: Any) -> Verifier:
+        made.append(most_blocks)
+        return Verifier(*of, most_blocks=most_blocks, **options)
+
+    monkeypatch.setattr(pass_pieces, "Verifier", verifier)
     pass_pieces.main()
+    assert made == [0, 2]
     lines = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
     assert [line[:2] for line in lines] == [["| 0", "1"], ["| 0", "3"], ["| 2", "1"], ["| 2", "3"]]
     for one, three in (lines[:2], lines[2:]):

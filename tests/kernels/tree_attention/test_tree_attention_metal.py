@@ -87,6 +87,17 @@ def test_a_context_of_one_span_is_one_launch(sinks: bool) -> None:
         assert len(reports) == launches
 
 
+@pytest.mark.parametrize("committed", [40, 200], ids=["one span", "two spans"])
+def test_what_a_model_transposes_for_its_next_product_is_not_copied(committed: int) -> None:
+    case = Case(6, 2, 5, committed, 64, mx.bfloat16)
+    with running(RunOptions(metered=False, static_checks=False)):
+        out = case.run(METAL)
+    bits = mx.view(out.swapaxes(1, 2), mx.uint16)
+    assert bits.shape == (1, 5, 6, 64)
+    assert memoryview(bits).strides == (5 * 6 * 64 * 2, 6 * 64 * 2, 64 * 2, 2)
+    assert memoryview(mx.view(out, mx.uint16)).strides == (5 * 6 * 64 * 2, 64 * 2, 6 * 64 * 2, 2)
+
+
 def test_what_depends_on_the_division_alone_is_made_once() -> None:
     inputs: list[list[mx.array]] = []
 

@@ -66,7 +66,7 @@ def test_pieces_are_one_block_then_eight_each_then_halves_of_what_is_left(blocks
 
 @pytest.mark.parametrize(
     ("most_blocks", "ends"),
-    [(0, []), (1, [*range(29)]), (3, [*range(0, 25, 3), 27, 28]), (100, [0, 15, 22, 26, 28])],
+    [(-1, []), (0, []), (1, [*range(29)]), (3, [*range(0, 25, 3), 27, 28]), (100, [0, 15, 22, 26, 28])],
 )
 def test_pieces_have_at_most_as_many_blocks_as_are_asked_for(most_blocks: int, ends: list[int]) -> None:
     assert divide(layers(30), most_blocks) == ends
@@ -158,6 +158,16 @@ def test_a_prefill_computes_no_blocks_for_nothing(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(("caches", "pieces"), [(0, 0), (1, 0), (2, 1), (9, 1), (10, 2), (24, 3), (25, 3)])
 def test_the_last_block_with_a_cache_needs_those_before_it(caches: int, pieces: int) -> None:
     assert pieces_of_prefill([0, 8, 16], caches) == pieces
+
+
+def test_after_a_pass_that_failed_nothing_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama")
+    ends = divide(model)
+    submissions = Submissions(monkeypatch)
+    with pytest.raises(KeyboardInterrupt), submitting(len(ends)):
+        raise KeyboardInterrupt
+    model(mx.array([PROMPT]))
+    assert submissions.shapes == []
 
 
 def test_a_model_that_compiles_its_blocks_stays_in_one_piece() -> None:

@@ -109,10 +109,31 @@ def of_other_types() -> nn.Conv1d:
     return conv
 
 
+def with_a_wide_bias() -> nn.Conv1d:
+    conv = layer(4)
+    conv.weight = conv.weight.astype(mx.float16)
+    return conv
+
+
+def with_two_outputs_of_each_channel() -> nn.Conv1d:
+    return nn.Conv1d(CHANNELS, 2 * CHANNELS, 4, groups=CHANNELS)
+
+
 @pytest.mark.parametrize(
     "conv",
-    [layer(4, groups=1), layer(4, groups=3), Doubled(CHANNELS, CHANNELS, 4, groups=CHANNELS), of_other_types()],
-    ids=["channels together", "in groups", "with a call of its own", "weights of another type"],
+    [
+        layer(4, groups=1),
+        layer(4, groups=3),
+        Doubled(CHANNELS, CHANNELS, 4, groups=CHANNELS),
+        of_other_types(),
+        with_two_outputs_of_each_channel(),
+    ],
+    ids=["channels together", "in groups", "with a call of its own", "weights of another type", "two of each channel"],
 )
 def test_what_is_no_plain_kernel_for_each_channel_stays_with_mlx(conv: nn.Conv1d) -> None:
     assert by_kernel(conv, inputs(4, TREES["tree"]))[1].calls == {}
+
+
+def test_a_bias_of_another_type_stays_with_mlx() -> None:
+    conv = with_a_wide_bias()
+    assert by_kernel(conv, inputs(4, TREES["tree"]).astype(mx.float16))[1].calls == {}

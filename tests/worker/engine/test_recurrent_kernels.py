@@ -196,6 +196,14 @@ def test_plain_decoding_with_kernels_leaves_the_state_of_plain_decoding() -> Non
             assert relative_error(state, expected) < TOLERANCE
 
 
+def test_a_thread_listens_once_at_a_time() -> None:
+    with plain_pass(ReferenceKernels()):
+        with pytest.raises(AssertionError), plain_pass(ReferenceKernels()):
+            pass
+        assert hooks._listener() is not None
+    assert hooks._listener() is None
+
+
 def test_plain_decoding_without_kernels_is_mlx_lms_own() -> None:
     model = tiny_model("qwen3_5", **WIDE)
     verifier = Verifier(model)

@@ -44,6 +44,7 @@ class _Updated(NamedTuple):
 
 @cache
 def _nothing() -> mx.array:
+    """In place of a state. A mixer that changed it in place would change it for all; mlx-lm's only keep it."""
     return mx.array(0.0)
 
 
