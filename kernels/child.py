@@ -25,7 +25,7 @@ from typing import IO, Any, TypeVar
 
 import mlx.core as mx
 
-from kernels.words import in_words, says_no_memory
+from kernels.words import in_words, says_another_failed, says_no_memory
 
 Result = TypeVar("Result")
 
@@ -154,7 +154,8 @@ class Child:
 
 
 def _failure(complaint: str) -> ChildError:
-    return InconclusiveError(complaint) if says_no_memory(complaint) else ChildError(complaint)
+    passes = says_no_memory(complaint) or says_another_failed(complaint)
+    return InconclusiveError(complaint) if passes else ChildError(complaint)
 
 
 def serve(descriptor: int) -> None:

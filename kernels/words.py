@@ -12,6 +12,8 @@ _NO_MEMORY = re.compile(
 )
 """What MLX, its drivers and Python say where memory ran out: for good, for now, or for so large an array."""
 
+_FAULT_OF_ANOTHER = re.compile("InnocentVictim|SubmissionsIgnored")
+"""What Metal says of work that it discarded because other work had faulted the GPU."""
 _TOO_FEW_THREADS = "maximum allowed threads per threadgroup"
 """What MLX says of a Metal kernel that this GPU grants fewer threads than it was written for."""
 
@@ -24,6 +26,11 @@ def in_words(error: Exception) -> str:
 def says_no_memory(complaint: str) -> bool:
     """Whether memory ran out, by what an error says."""
     return _NO_MEMORY.search(complaint) is not None
+
+
+def says_another_failed(complaint: str) -> bool:
+    """Whether it says nothing of the kernel, but that the GPU was taken from it after a fault of other work."""
+    return _FAULT_OF_ANOTHER.search(complaint) is not None
 
 
 def says_too_few_threads(complaint: str) -> bool:

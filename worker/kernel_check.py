@@ -29,6 +29,8 @@ from worker.kernel_problems import Operation
 SECONDS = 120.0
 """That a variant may take to compile, pass its check and be timed in one configuration."""
 TURNS = 5
+ENOUGH_SECONDS = 1.0
+"""After which an operation is timed no further."""
 VALUE_WIDTH = 128
 USUAL_KEY_WIDTH = 128
 
@@ -203,14 +205,18 @@ def tried(
 
 
 def _timed(operation: Operation[Any], run: Any) -> tuple[list[mx.array], float]:
-    """The results, and the median milliseconds of a call over TURNS evaluations, after one that compiles."""
-    times = []
-    for _ in range(1 + TURNS):
-        begun = time.perf_counter()
+    """The results, and the median milliseconds of a call over TURNS evaluations, after one that compiles.
+
+    Of slow ones, such as the draws of a host, there are fewer, but one at least.
+    """
+    times: list[float] = []
+    begun = last = time.perf_counter()
+    while len(times) < 1 + TURNS and (len(times) < 2 or last - begun < ENOUGH_SECONDS):
         found = operation.calls(run)
         mx.eval(found)
-        times.append((time.perf_counter() - begun) * 1000 / operation.count)
-    return found, median(times[1:])
+        times.append(time.perf_counter() - last)
+        last += times[-1]
+    return found, median(times[1:]) * 1000 / operation.count
 
 
 def _name(dtype: mx.Dtype) -> str:

@@ -66,7 +66,7 @@
             query_square += query[c] * query[c];
         }
         const float key_scale = normed ? 1.0f : shortened_by(simd_sum(key_square));
-        const float query_scale = normed ? 1.0f : shortened_by(simd_sum(query_square)) * rsqrt(float(Dk));
+        const float query_scale = normed ? 1.0f : shortened_by(simd_sum(query_square)) * precise::rsqrt(float(Dk));
         float product = 0.0f;
         float found[columns];
         float seen[columns];

@@ -112,7 +112,7 @@
                 query[c] = float(head_queries[node * query_row + channel * query_channel]);
                 product += query[c] * query[c];
             }
-            const float query_scale = normed ? 1.0f : shortened_by(simd_sum(product)) * rsqrt(float(Dk));
+            const float query_scale = normed ? 1.0f : shortened_by(simd_sum(product)) * precise::rsqrt(float(Dk));
             product = 0.0f;
 #pragma unroll
             for (int c = 0; c < channels; ++c) {

@@ -76,7 +76,7 @@ for (int group = simdgroup; group < groups; group += SIMDGROUPS) {
                 }
             }
         }
-        vec<T, 4> values[BLOCKS][2];  // of four steps
+        metal::vec<T, 4> values[BLOCKS][2];  // of four steps
 #pragma unroll
         for (int step = 0; step < RUN; ++step) {
             simdgroup_matrix<T, 8, 8> left[BLOCKS], right;
@@ -86,7 +86,7 @@ for (int group = simdgroup; group < groups; group += SIMDGROUPS) {
                 for (int e = 0; e < 2; ++e) {
                     if (step % 4 == 0) {
                         const int row = min(8 * i + down[e], rows - 1);  // what a row beyond gives is not stored
-                        values[i][e] = *(const device vec<T, 4>*)(x + row * K + k + RUN * across[e] + step);
+                        values[i][e] = *(const device metal::vec<T, 4>*)(x + row * K + k + RUN * across[e] + step);
                     }
                     left[i].thread_elements()[e] = values[i][e][step % 4];
                 }

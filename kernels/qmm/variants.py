@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache, partial
 from typing import NamedTuple
@@ -81,6 +82,12 @@ def has_tensor_units(architecture: str) -> bool:
     return match is not None and int(match[1]) >= (18 if match[2] == "p" else 17)
 
 
+def has_tensor_operations(release: str) -> bool:
+    """Of `os.uname().release`: as MLX decides, from macOS 26.2 on, which is Darwin 25.2."""
+    match = re.match(r"(\d+)\.(\d+)", release)
+    return match is not None and (int(match[1]), int(match[2])) >= (25, 2)
+
+
 def where_planned(product: Product) -> Product:
     """The CUDA product, and the stock path where it has no plan, or where scales or biases are of another type than x.
 
@@ -110,6 +117,8 @@ def _metal(name: metal.Name, _: Configuration) -> Product:
     architecture = gpu_architecture()
     if name == "tensor" and not has_tensor_units(architecture):
         raise UnavailableError(f"the GPU ({architecture}) has no tensor units; M5 and later have them")
+    if name == "tensor" and not has_tensor_operations(os.uname().release):
+        raise UnavailableError("macOS has tensor operations for these types from 26.2 on")
     return metal.product(name, metal_kernel)
 
 

@@ -16,6 +16,8 @@ from kernels.probing import Kernel, UnavailableError
 
 Double = Callable[[int], int]
 
+VICTIM = "Discarded (victim of GPU error/recovery) (00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim)."
+
 
 class Configuration(NamedTuple):
     """log: a file that every check adds its process to."""
@@ -64,6 +66,10 @@ def aborting_without_memory(number: int) -> int:
     os.abort()
 
 
+def beside_a_fault(number: int) -> int:
+    raise RuntimeError(f"[METAL] Command buffer execution failed: {VICTIM}")
+
+
 def without_a_library(number: int) -> int:
     raise ImportError("libcuda.so.1: cannot open shared object file")
 
@@ -104,6 +110,7 @@ PASSING_FAILURES = {
     "without memory": lambda _: without_memory,
     "without device memory": lambda _: without_device_memory,
     "aborting without memory": lambda _: aborting_without_memory,
+    "beside a fault": lambda _: beside_a_fault,
     "without a library": lambda _: without_a_library,
     "told to end": lambda _: told_to_end,
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from doubling import KERNEL, PASSING_FAILURES, Configuration, Double, right
+from doubling import KERNEL, PASSING_FAILURES, VICTIM, Configuration, Double, right
 
 from kernels import gated_delta_tree, qmm, sample, tree_attention, tree_convolution
 from kernels.child import Child
@@ -135,6 +135,7 @@ def test_a_verdict_that_is_no_verdict_is_found_out_again(
             "aborting without memory",
             "SIGABRT ended its process: [METAL] Command buffer execution failed: Insufficient Memory (00000008)",
         ),
+        ("beside a fault", f"RuntimeError: [METAL] Command buffer execution failed: {VICTIM}"),
         ("without a library", "ImportError: libcuda.so.1: cannot open shared object file"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import emulated_products
@@ -14,9 +15,10 @@ from api.errors import StorageError
 from kernels import gated_delta_tree, qmm, sample, tree_attention, tree_convolution
 from kernels.child import Child
 from kernels.probing import choose, remembered
-from worker import kernel_problems
+from worker import kernel_check, kernel_problems
 from worker.engine.kernel_set import has_kernels
 from worker.kernel_check import Case, KernelCheck, VariantCheck, check_kernels, known_cases
+from worker.kernel_problems import Operation
 
 SECONDS = 60.0
 
@@ -123,6 +125,21 @@ def test_the_reference_passes_at_its_own_problems_and_a_little_off_does_not(
         off = [*found[:-1], found[-1] + 0.05 * mx.abs(found[-1]).max()]
         assert operation.complaint(off, operation.exact()) is not None
         assert operation.complaint([mx.full(found[0].shape, mx.nan), *found[1:]], operation.exact()) is not None
+
+
+@pytest.mark.parametrize(("enough", "calls"), [(0.0, 2), (60.0, 1 + kernel_check.TURNS)])
+def test_what_takes_long_is_timed_less_often(enough: float, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_check, "ENOUGH_SECONDS", enough)
+    made: list[int] = []
+
+    def doubled(run: Callable[[int], int]) -> list[mx.array]:
+        made.append(run(len(made)))
+        return []
+
+    found, milliseconds = kernel_check._timed(Operation("doubled", 1, doubled, list, 0.01), lambda number: 2 * number)
+    assert made == [2 * number for number in range(calls)]
+    assert found == []
+    assert milliseconds > 0
 
 
 def test_the_metal_texts_pass_in_the_emulator() -> None:

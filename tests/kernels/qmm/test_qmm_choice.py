@@ -234,3 +234,10 @@ def test_the_probe_refuses_a_product_that_is_wrong_for_the_rows_of_a_model() -> 
 )
 def test_which_gpus_have_tensor_units(architecture: str, expected: bool) -> None:
     assert variants.has_tensor_units(architecture) == expected
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"), [("24.6.0", False), ("25.1.0", False), ("25.2.0", True), ("26.0.0", True), ("", False)]
+)
+def test_which_systems_have_tensor_operations(release: str, expected: bool) -> None:
+    assert variants.has_tensor_operations(release) == expected
