@@ -67,12 +67,12 @@ class Coordinator:
         """
         ledger = self._workspace.ledger
         while True:
-            self._tell(on_finished)
+            self._tell(batch_id, on_finished)
             batch = ledger.batch(batch_id)
             if batch.counts.finished == batch.counts.total:
                 # It commits first and tells afterwards: the last requests may be committed and not told yet.
                 self._stop_recorder()
-                self._tell(on_finished)
+                self._tell(batch_id, on_finished)
                 return batch
             if self.server and not self.worker:
                 raise Interrupted
@@ -81,18 +81,31 @@ class Coordinator:
             on_tick()
             time.sleep(TICK_SECONDS)
 
-    def _tell(self, on_finished: Callable[[RecordedRequest], None]) -> None:
+    def _tell(self, batch_id: str, on_finished: Callable[[RecordedRequest], None]) -> None:
+        """Of this batch's requests. Those of others are recorded as well."""
         while self._finished:
-            on_finished(self._workspace.ledger.request(self._finished.pop(0)))
+            row = self._workspace.ledger.request(self._finished.pop(0))
+            if row.batch_id == batch_id:
+                on_finished(row)
 
-    def busy_worker(self) -> WorkerInfo | None:
-        """A worker that is generating for this model now, when Redis tells."""
+    def say_who_is_missing(self, say: Callable[[str], None]) -> None:
+        """Say so where no worker serves the model; one may still come."""
+        from api.queue.presence import live_workers
+        from cli.fleet_view import no_server
+
+        live = live_workers(self.connection)
+        if not any(info.serves for info in live if info.model == self._model):
+            say(no_server(self._model, live))
+
+    def busy_worker(self, batch_id: str) -> WorkerInfo | None:
+        """A worker that is generating for this batch now, when Redis tells."""
         from redis.exceptions import RedisError
 
         from api.queue.presence import live_workers
 
         with suppress(RedisError):
-            return next((w for w in live_workers(self.connection) if w.model == self._model and w.request_id), None)
+            of_batch = f"{batch_id}-"
+            return next((w for w in live_workers(self.connection) if (w.request_id or "").startswith(of_batch)), None)
         return None
 
     def _open_redis(self) -> Redis:
@@ -186,6 +199,20 @@ _WORKER_SETTINGS = (
     "deaths_in_a_row",
     "request_timeout_seconds",
 )
+
+
+def is_recorded(workspace: Workspace) -> bool:
+    """Whether a process of this machine runs or records in this data directory."""
+    import fcntl
+
+    try:
+        with (workspace.settings.data_dir / "coordinator.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:  # somebody holds it, or what it is cannot be told
+        return True
+    return False
 
 
 @contextmanager

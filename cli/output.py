@@ -35,8 +35,8 @@ def emit(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str], title: s
     from rich.table import Table
 
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for heading in columns.values():
-        table.add_column(heading, overflow="fold")
+    for key, heading in columns.items():
+        table.add_column(heading, overflow="fold", no_wrap=key == "id")  # an id in two pieces cannot be copied
     for row in rows:
         table.add_row(*(escape(printable(shown(row.get(key)))) for key in columns))
     Console().print(table)

@@ -26,10 +26,22 @@ def check_model(model: str, *, runs_here: bool) -> None:
         _check_hub(source)
 
 
-def check_output(path: Path | None) -> None:
-    """Raises StorageError for a file that cannot be made. None (standard output), a device and a pipe pass."""
+def check_drafter(choice: str) -> None:
+    """Raises ModelError for a drafter that no worker could have."""
+    from worker.engine.drafters.named_parts import check_choice
+
+    check_choice(choice)
+
+
+def check_output(path: Path | None, prompts: Path | None = None) -> None:
+    """Raises StorageError for a file that cannot be made. None (standard output), a device and a pipe pass.
+
+    prompts: the file of prompts, which answers must not take the place of.
+    """
     if path is None or (path.exists() and not path.is_file() and not path.is_dir()):
         return
+    if prompts is not None and path.exists() and prompts.exists() and path.samefile(prompts):
+        raise StorageError(f"{path}: holds the prompts, and answers would take their place; give another path")
     if path.is_dir():
         raise StorageError(f"{path}: cannot be written: it is a folder; give a file")
     folder = Path(os.path.realpath(path)).parent

@@ -57,7 +57,8 @@ class Lines:
         print(message, file=sys.stderr, flush=True)
 
     def start(self, counts: RequestCounts) -> None:
-        self.say(f"{counted(counts.total, 'request')}, {counts.finished} finished before")
+        before = f", {counts.finished} of them final before" if counts.finished else ""
+        self.say(f"{counted(counts.total, 'request')}{before}")
 
     def finished(self, row: RecordedRequest) -> None:
         emit_json({"event": "finished", **brief(row)}, self._stream)

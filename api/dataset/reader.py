@@ -68,6 +68,8 @@ class Dataset:
         check_defaults(self.defaults)
         suffix = ".jsonl" if self.path == STANDARD_INPUT else self.path.suffix.lower()
         if suffix not in (".jsonl", ".txt", *_TABLES):
+            with open_source(self.path):  # what is not there is of no kind
+                pass
             raise InputError(f"{self.path}: unknown kind of file {suffix or '(no suffix)'}; accepted: {ACCEPTED}")
         if self.template is not None and suffix not in _TABLES:
             raise InputError(f"{shown(self.path)}: a template goes with .csv and .parquet, whose columns it names")

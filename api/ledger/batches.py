@@ -197,6 +197,8 @@ def resolve_id(connection: Connection, name: str) -> str:
         if newest is None:
             raise NotFoundError("there is no batch in this ledger yet; `cidermill submit` or `cidermill run` makes one")
         return str(newest)
+    if not name:
+        raise NotFoundError("an empty name is no batch; `cidermill status` lists them")
     start = BATCH_PREFIX + name.lower().removeprefix(BATCH_PREFIX)
     like = func.lower(BATCHES.c.id).startswith(start, autoescape=True)
     found = list(connection.execute(select(BATCHES.c.id).where(like).limit(2)).scalars())

@@ -28,7 +28,7 @@ from cli.expiry import Expires
 from cli.named import request_named
 from cli.options import BatchId, DataDir, Model, RedisUrl, Workspace
 from cli.order import dataset_of, error_file, error_writer, model_of
-from cli.output import counted, moment, printable
+from cli.output import counted, moment, piped, printable
 
 if TYPE_CHECKING:
     from api.choices import Priority
@@ -41,9 +41,7 @@ OptionalBatch = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    app.command(
-        epilog="Example: cidermill submit prompts.jsonl --redis redis://mill:6379 -m mlx-community/Qwen3-4B-4bit"
-    )(submit)
+    app.command(epilog="Example: cidermill submit prompts.jsonl -m mlx-community/Qwen3-4B-4bit")(submit)
     app.command(epilog="Example: cidermill status latest")(status)
     app.command(epilog="Example: cidermill results latest -o answers.csv --format csv")(results)
     app.command(epilog="Example: cidermill stats latest")(stats)
@@ -71,6 +69,7 @@ def submit(
     The whole file is validated first; then the ledger has the batch, then Redis. Workers and `record` do the
     rest, and `results` writes the answers.
     """
+    from api.queue.presence import live_workers
     from api.submission import Order
     from api.submission import submit as enter
     from cli.prechecks import check_model
@@ -89,9 +88,10 @@ def submit(
         expires_seconds=expires,
         on_invalid=error_writer(error_file(None, input_path), _say),
     )
-    queue = workspace.queue(workspace.connect())
-    batch = enter(workspace.ledger, queue, order)
+    connection = workspace.connect()
+    batch = enter(workspace.ledger, workspace.queue(connection), order)
     _emit_batches([batch])
+    _say_what_is_missing(workspace, batch, live_workers(connection))
 
 
 def status(batch: OptionalBatch = None, redis: RedisUrl = None, data_dir: DataDir = None) -> None:
@@ -100,18 +100,23 @@ def status(batch: OptionalBatch = None, redis: RedisUrl = None, data_dir: DataDi
     if batch is None:
         listed = workspace.ledger.batches()
         _emit_batches(listed)
-        if any(one.state in OPEN_BATCH_STATES for one in listed):
+        open_ones = [one for one in listed if one.state in OPEN_BATCH_STATES]
+        if open_ones and not _say_that_nothing_runs(workspace, open_ones[0]):
             _say_who_is_missing(workspace)
         return
     found = workspace.ledger.batch(workspace.ledger.resolve(batch))
     _emit_batches([found])
     if found.state in OPEN_BATCH_STATES and found.expires_at is not None and found.expires_at < time.time():
         _say(f"the deadline of {found.id} has passed: what is open of it expires while `cidermill record` runs")
-    connection = workspace.reach() if found.state in OPEN_BATCH_STATES else None
+    if found.state not in OPEN_BATCH_STATES or _say_that_nothing_runs(workspace, found):
+        return
+    connection = workspace.reach()
     if connection is not None:
         from api.queue.presence import live_workers
 
-        _emit_fleet(workspace.queue(connection).depth(found.model), live_workers(connection), found.model)
+        live = live_workers(connection)
+        _emit_fleet(workspace.queue(connection).depth(found.model), live, found.model)
+        _say_what_is_missing(workspace, found, live)
 
 
 def results(
@@ -128,6 +133,8 @@ def results(
     from api.states import FINAL_REQUEST_STATES
     from cli.output import leaving_reader
 
+    if output_format == "parquet" and output is None and not piped():
+        raise typer.BadParameter("parquet is not for a terminal; give a file: -o FILE", param_hint="--format")
     ledger = Workspace(data_dir=data_dir).ledger
     batch_id = ledger.resolve(batch)
     rows = ledger.results(batch_id, states=FINAL_REQUEST_STATES)
@@ -215,6 +222,27 @@ def _batch_row(batch: Batch) -> dict[str, Any]:
     }
 
 
+def _say_that_nothing_runs(workspace: Workspace, batch: Batch) -> bool:
+    """On a single machine: whether nobody works on what is open here, and the way out."""
+    from cli.coordinator import is_recorded
+
+    if workspace.redis_url or is_recorded(workspace):
+        return False
+    _say(f"nothing is running here; go on with: cidermill resume {batch.id}")
+    return True
+
+
+def _say_what_is_missing(workspace: Workspace, batch: Batch, live: Sequence[WorkerInfo]) -> None:
+    """For an open batch of a fleet: a worker that takes its requests, and a recorder for their results."""
+    from cli.coordinator import is_recorded
+    from cli.fleet_view import no_server
+
+    if not any(worker.serves for worker in live if worker.model == batch.model):
+        _say(printable(no_server(batch.model, live)))
+    if not is_recorded(workspace):
+        _say("nothing takes results home into this ledger; start on this machine: cidermill record")
+
+
 def _say_who_is_missing(workspace: Workspace) -> None:
     """Which models requests wait for that no worker takes. Batches can be listed without Redis."""
     from api.queue.presence import live_workers
@@ -231,7 +259,6 @@ def _say_who_is_missing(workspace: Workspace) -> None:
 
 
 def _emit_fleet(depth: Mapping[Priority, int], live: Sequence[WorkerInfo], model: str) -> None:
-    from cli.fleet_view import no_server
     from cli.output import emit
 
     emit(
@@ -250,5 +277,3 @@ def _emit_fleet(depth: Mapping[Priority, int], live: Sequence[WorkerInfo], model
         "completed": "completed",
     }
     emit(serving, columns)
-    if not any(worker.serves for worker in live if worker.model == model):
-        _say(no_server(model, live))

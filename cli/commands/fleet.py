@@ -27,11 +27,11 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(subcommand_metavar="[drain|pause|resume] ...")
     group.callback(
         invoke_without_command=True,
-        epilog="Example: cidermill worker --redis redis://mill:6379 --model mlx-community/Qwen3-4B-4bit",
+        epilog="Example: cidermill worker --model mlx-community/Qwen3-4B-4bit",
     )(worker)
     register_orders(group)
     app.add_typer(group, name="worker")
-    app.command(epilog="Example: cidermill record --redis redis://mill:6379")(record)
+    app.command(epilog="Example: cidermill record --log-format json")(record)
 
 
 def worker(

@@ -13,7 +13,7 @@ from cli.options import DataDir, Model, RedisUrl, Workspace
 def register(app: typer.Typer) -> None:
     app.command(epilog="Example: cidermill models")(models)
     app.command(epilog="Example: CIDERMILL_MODEL=smollm2@bfloat16 cidermill config")(config)
-    app.command(epilog="Example: cidermill doctor --redis redis://mill:6379")(doctor)
+    app.command(epilog="Example: cidermill doctor --kernels")(doctor)
 
 
 def models(data_dir: DataDir = None) -> None:

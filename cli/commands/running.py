@@ -28,7 +28,13 @@ Input = Annotated[
     ),
 ]
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Answers; - is standard output.  [default: INPUT with .out.jsonl]")
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Answers, in place of what the file has; - is standard output.  "
+        "[default: INPUT's name with .out.jsonl, in this folder]",
+    ),
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="Format of the answers.")]
 TemplateOption = Annotated[
@@ -102,7 +108,7 @@ def run(
     """
     from api.submission import Order
     from cli.coordinator import only_one
-    from cli.prechecks import check_model, check_output
+    from cli.prechecks import check_drafter, check_model, check_output
     from cli.progress import display
 
     engine = {"model": model, "drafter": drafter, "kernels": kernels, "acceptance": acceptance}
@@ -115,8 +121,10 @@ def run(
     dataset = dataset_of(workspace, input_path, template, profile, given)
     chosen = model_of(dataset, model, workspace.settings.model)
     check_model(chosen, runs_here=local_worker)
+    if local_worker:
+        check_drafter(workspace.settings.drafter)
     output = output_file(output, input_path, output_format)
-    check_output(output)
+    check_output(output, input_path)
     if workspace.redis_url:
         workspace.connect().close()
     with only_one(workspace), display(output) as view:
@@ -179,20 +187,40 @@ def _finish(workspace: Workspace, batch: Batch, view: Display, *, local_worker: 
 
     if batch.counts.finished == batch.counts.total:
         return
+    left_over = [] if workspace.redis_url else _left_over(workspace, batch)
+    for other in left_over:
+        waiting = counted(other.counts.total - other.counts.finished, "request")
+        view.say(
+            f"{waiting} of {other.id}, left over from before, may come first; without: cidermill cancel {other.id}"
+        )
     with Coordinator(workspace, batch.model, local_worker=local_worker).running() as coordinator:
         try:
             requeue_missing(workspace.ledger, coordinator.queue, batch.id)
             view.start(batch.counts)
+            if not local_worker:
+                coordinator.say_who_is_missing(view.say)
             coordinator.wait(
                 batch.id,
                 on_finished=view.finished,
                 on_news=view.say,
-                on_tick=lambda: view.tick(coordinator.busy_worker()),
+                on_tick=lambda: view.tick(coordinator.busy_worker(batch.id)),
             )
         except Interrupted:
             # Said before the worker has handed back its request, which takes a while.
             view.say(f"stopping; go on with the same command or: cidermill resume {batch.id}")
             raise
+
+    for other in left_over:
+        if (now := workspace.ledger.batch(other.id)).counts.finished == now.counts.total:
+            view.say(f"{other.id}, left over from before, is done too; its answers: cidermill resume {other.id}")
+
+
+def _left_over(workspace: Workspace, batch: Batch) -> list[Batch]:
+    """Other batches that a worker for this one's model works on as well: an interrupted command put them in."""
+    from api.states import OPEN_BATCH_STATES
+
+    listed = workspace.ledger.batches(limit=1000)
+    return [one for one in listed if one.id != batch.id and one.model == batch.model and one.state in OPEN_BATCH_STATES]
 
 
 def _deliver(workspace: Workspace, batch_id: str, output_format: Format) -> None:

@@ -26,7 +26,7 @@ Wait = Annotated[bool, typer.Option("--wait", help="Return when it is done, and 
 
 
 def register(app: typer.Typer) -> None:
-    app.command(epilog="Example: cidermill workers --redis redis://mill:6379")(workers)
+    app.command(epilog="Example: cidermill workers")(workers)
 
 
 def register_orders(group: typer.Typer) -> None:

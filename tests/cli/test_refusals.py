@@ -122,7 +122,32 @@ def test_a_model_that_cannot_be_loaded_ends_the_run_with_the_workers_reason(mill
     assert PrivateServer.running(mill.data_dir) is None
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--drafter", "foo"], "drafter foo: model 'foo' is not there"),
+        (["--drafter", "suffix:depth=4"], "drafter suffix: there is no option depth; this one has none"),
+        (["--drafter", "suffix+suffix"], "each once, joined by +"),
+        (["--drafter", "mtp:depth"], "'depth' is no option"),
+        (["--model", "in.jsonl"], "in.jsonl: is no GGUF file"),
+        (["--model", ""], "model '' has no name"),
+    ],
+)
+def test_what_no_worker_could_do_is_refused_before_it_is_queued(mill: Mill, arguments: list[str], says: str) -> None:
+    refused(mill, "run", mill.input([GOOD]), *arguments, code=6, says=says)
+    assert mill.batches() == []
+
+
 # Outputs.
+
+
+def test_the_prompts_are_not_written_over(mill: Mill) -> None:
+    prompts = mill.input([GOOD])
+    before = prompts.read_bytes()
+    (mill.folder / "alias.jsonl").symlink_to(prompts)
+    for output in (prompts, "in.jsonl", "alias.jsonl"):
+        refused(mill, "run", prompts, "-o", output, code=7, says="holds the prompts")
+    assert prompts.read_bytes() == before
 
 
 def unwritable(folder: Path) -> Path:

@@ -120,6 +120,29 @@ def test_interrupted_and_resumed(working_mill: Mill) -> None:
     check_nothing_runs(working_mill)
 
 
+def test_what_an_interrupted_command_left_is_not_shown_as_the_next_ones(working_mill: Mill) -> None:
+    command, before = started_run(working_mill)
+    command.signal(signal.SIGINT)
+    assert command.wait() == 130
+    left = before[0]["batch_id"]
+    for arguments in ((), ("latest",)):
+        status = working_mill.run("status", *arguments)
+        assert status.stderr == f"nothing is running here; go on with: cidermill resume {left}\n"
+    short = working_mill.input([{"custom_id": "mine", "prompt": "One.", "max_tokens": 2}], "short.jsonl")
+    second = working_mill.run("run", short, "-o", "short.out.jsonl")
+    assert second.returncode == 0, second.stderr
+    *events, _summary = json_lines(second.stdout)
+    assert [event["custom_id"] for event in events] == ["mine"]
+    said = f"2 requests of {left}, left over from before, may come first; without: cidermill cancel {left}"
+    assert second.stderr.splitlines()[0] == said
+    done = all(row["state"] == "completed" for row in working_mill.requests() if row["batch_id"] == left)
+    said = f"{left}, left over from before, is done too; its answers: cidermill resume {left}"
+    assert (said in second.stderr.splitlines()) == done
+    resumed = working_mill.run("resume", left)
+    assert resumed.returncode == 0, resumed.stderr
+    assert len((working_mill.folder / "out.jsonl").read_text("utf-8").splitlines()) == len(PROMPTS)
+
+
 def test_a_worker_that_was_drained_is_not_started_again(working_mill: Mill) -> None:
     """It ends its request, and `run` with it, which has nobody else."""
     command, before = started_run(working_mill)

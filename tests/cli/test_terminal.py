@@ -20,10 +20,10 @@ HEADINGS = ["batch", "state", "model", "finished", "failed", "created"]
 STYLES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def on_terminal(mill: Mill, *arguments: object) -> tuple[int, str]:
-    """Exit code, and what a terminal of 200 columns shows, without colours and cursor movements."""
+def on_terminal(mill: Mill, *arguments: object, columns: int = 200) -> tuple[int, str]:
+    """Exit code, and what a terminal shows, without colours and cursor movements."""
     ours, theirs = pty.openpty()
-    environment = {**mill.environment, "TERM": "xterm-256color", "COLUMNS": "200", "LINES": "50"}
+    environment = {**mill.environment, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": "50"}
     process = subprocess.Popen(
         [*CIDERMILL, *map(str, arguments)],
         stdin=theirs,
@@ -70,6 +70,19 @@ def test_status_is_a_table_on_a_terminal(done: tuple[Mill, str]) -> None:
     assert heading == HEADINGS
     assert row[:2] == [mill.batches()[0]["id"], "completed"]
     assert row[3:5] == ["2/2", "0"]
+
+
+def test_an_id_is_in_one_piece_on_a_narrow_terminal(done: tuple[Mill, str]) -> None:
+    mill, _ = done
+    _, shown = on_terminal(mill, "status", columns=80)
+    assert mill.batches()[0]["id"] in shown
+
+
+def test_parquet_is_not_for_a_terminal(done: tuple[Mill, str]) -> None:
+    mill, _ = done
+    code, shown = on_terminal(mill, "results", "-f", "parquet")
+    assert code == 2
+    assert "parquet is not for a terminal; give a file: -o FILE" in " ".join(shown.replace("│", " ").split())
 
 
 def test_the_table_of_workers_says_how_each_verifies(

@@ -90,7 +90,8 @@ def test_workers_are_paused_resumed_and_drained(fleet: Mill, start: Start) -> No
     assert (shown["state"], shown["completed"], shown["request_id"], shown["kernels"]) == ("paused", 1, None, "stock")
     said = f"no worker takes requests of {fleet.model} (1 paused); let them: "
     said += f"cidermill worker resume --all --model {fleet.model}\n"
-    assert fleet.run("status", "latest").stderr == said
+    no_recorder = "nothing takes results home into this ledger; start on this machine: cidermill record\n"
+    assert fleet.run("status", "latest").stderr == said + no_recorder
     assert fleet.run("status").stderr == f"2 requests for {fleet.model}: {said}"
 
     resumed = fleet.run("worker", "resume", "w", "--wait")

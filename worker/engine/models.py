@@ -26,8 +26,10 @@ class ModelSpec:
 
     @classmethod
     def parse(cls, text: str) -> "ModelSpec":
-        """Parse NAME[@DTYPE]; a path on this machine becomes absolute. Raises ModelError for an unknown dtype."""
+        """Parse NAME[@DTYPE]; a path on this machine becomes absolute. Raises ModelError: no name, unknown dtype."""
         name, at, dtype = text.rpartition("@")
+        if not (name if at else text):
+            raise ModelError(f"model {text!r} has no name; give {DEMO_MODEL}, a path or a hub id (organisation/name)")
         if not at:
             return cls(_absolute(text))
         if dtype not in get_args(Dtype):
@@ -47,6 +49,8 @@ class ModelSpec:
             raise ModelError(
                 f"{path}: no config.json there; an MLX model directory has config.json and model*.safetensors"
             )
+        if path.is_file() and not _is_gguf(path):
+            raise ModelError(f"model {path}: is no GGUF file; give an MLX model directory, a .gguf file or a hub id")
         if path.exists():
             return path
         if self.name.count("/") == 1 and not self.name.startswith(("/", "~", ".")):
@@ -55,6 +59,14 @@ class ModelSpec:
             f"model {self.name!r} is not there; give {DEMO_MODEL}, an MLX model directory, a .gguf file or a hub id "
             "(organisation/name)"
         )
+
+
+def _is_gguf(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError as error:
+        raise ModelError(f"model {path}: cannot be read: {error.strerror}") from error
 
 
 def _absolute(name: str) -> str:

@@ -16,8 +16,9 @@ import mlx.core as mx
 
 from api.errors import ModelError
 from worker.engine.adoption import Adoption
-from worker.engine.drafters.choice import AUTO, MTP, NONE, SUFFIX, DrafterLoader
+from worker.engine.drafters.choice import DrafterLoader
 from worker.engine.drafters.discovery import FoundDrafter, find_drafters
+from worker.engine.drafters.named_parts import AUTO, MTP, NONE, SUFFIX
 from worker.engine.drafters.pairing import Pairing, TargetFacts, pairing_of
 from worker.engine.drafters.protocol import Drafter, NoDrafter
 

@@ -46,6 +46,9 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path, use: Callable[[Da
 
 @pytest.mark.parametrize("name", ["in.json", "in", "in.jsonl.gz"])
 def test_an_unknown_suffix_lists_what_is_accepted(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=r"cannot be read: No such file or directory$"):
+        list(Dataset(tmp_path / name))
+    (tmp_path / name).touch()
     with pytest.raises(InputError, match=r"unknown kind of file .*; accepted: \.jsonl .*\.txt .*\.csv and \.parquet"):
         list(Dataset(tmp_path / name))
 

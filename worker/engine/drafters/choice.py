@@ -32,14 +32,13 @@ from worker.engine.drafters.metadata import HelperKind, helper_kind, read_config
 from worker.engine.drafters.mixture import MixtureDrafter
 from worker.engine.drafters.mtp import EXPANSION as MTP_EXPANSION
 from worker.engine.drafters.mtp import HiddenState, MtpDrafter, MtpSource, find_mtp, load_mtp
+from worker.engine.drafters.named_parts import MTP, SUFFIX, named_parts
 from worker.engine.drafters.options import Options
 from worker.engine.drafters.protocol import Drafter, NoDrafter
 from worker.engine.drafters.suffix import SuffixDrafter
 from worker.engine.loading import Target, contents_identity, resolve
 from worker.engine.memory import MemoryLimit, ModelMemory, ReadWeights
 from worker.engine.models import ModelSpec
-
-AUTO, NONE, SUFFIX, MTP = "auto", "none", "suffix", "mtp"
 
 PartKind = Literal["suffix", "own head", "draft model"] | HelperKind
 
@@ -79,16 +78,7 @@ class DrafterLoader:
 
         Raises ModelError for what makes no sense, and for a part that is unknown.
         """
-        if choice == NONE:
-            return []
-        parts = [Options.split(part) for part in choice.split("+")]
-        names = {name for name, _ in parts}
-        if len(names) < len(parts) or {"", AUTO, NONE} & names:
-            raise ModelError(
-                f"drafter {choice!r}: give {AUTO}, {NONE}, or one or several of {SUFFIX}, {MTP} and checkpoints, "
-                "each once, joined by +"
-            )
-        return [self._part(name, options) for name, options in parts]
+        return [self._part(name, options) for name, options in named_parts(choice)]
 
     def load(self, choice: str) -> Drafter:
         """The drafter of `choice`. Raises ModelError when a part is unknown, broken, or does not fit the target."""

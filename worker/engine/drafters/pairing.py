@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from api.errors import ModelError
-from worker.engine.drafters.choice import NONE, DrafterLoader, Part
+from worker.engine.drafters.choice import DrafterLoader, Part
 from worker.engine.drafters.dflash import read_dflash_config
 from worker.engine.drafters.fields import check_same
 from worker.engine.drafters.gemma_assistant.config import read_config as read_assistant_config
 from worker.engine.drafters.metadata import HelperKind, TargetShape, read_config
+from worker.engine.drafters.named_parts import NONE
 from worker.engine.drafters.origin import MadeFor, Origin, made_for, origin_of, same_model
 
 Match = Literal["this", "its base", "another", "unknown"]
