@@ -67,7 +67,7 @@ def main() -> None:
     except Exception as error:
         if not _is_of_redis(error):
             raise
-        complain(f"cidermill: Redis failed ({error}); when it is well again, run the command again")
+        complain(f"cidermill: {_of_redis(error)}")
         sys.exit(ExitCode.QUEUE_UNAVAILABLE)
 
 
@@ -75,6 +75,15 @@ def _is_of_redis(error: Exception) -> bool:
     """Whether Redis left, or refused something, in the middle of a command. Not every command has imported it."""
     redis = sys.modules.get("redis")
     return redis is not None and isinstance(error, redis.exceptions.RedisError)
+
+
+def _of_redis(error: Exception) -> str:
+    if "permission" in str(error).lower():  # NOPERM, whose code redis-py leaves out
+        return (
+            f"this user of Redis may not do that ({error}); give the URL of the user for this command: "
+            "worker, producer or coordinator (deploy/redis/README.md)"
+        )
+    return f"Redis failed ({error}); when it is well again, run the command again"
 
 
 if __name__ == "__main__":

@@ -56,9 +56,12 @@ def check_output(path: Path | None, prompts: Path | None = None) -> None:
 
 def _check_hub(repository: str) -> None:
     """One small file tells whether the rest is to be had; the worker fetches that."""
+    import logging
+
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # of each try it says two lines
     try:
         try:
             hf_hub_download(repository, "config.json", local_files_only=True)

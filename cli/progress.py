@@ -113,7 +113,7 @@ class Bar:
         good = row.result is not None and row.result.error is None
         line = Text.assemble(
             ("✓ " if good else "✗ ", "green" if good else "red"),
-            (printable(row.custom_id), "bold"),
+            (excerpt(row.custom_id, TEXT_WIDTH), "bold"),
             " ",
             (_facts(row), "dim"),
         )

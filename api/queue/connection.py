@@ -52,7 +52,10 @@ def connect(url: str, *, patience_seconds: float = 10, client: type[Redis] = Red
                 f"Redis at {redacted(url)} shows a certificate that is not trusted; give the authority's certificate "
                 "(ssl_ca_certs=FILE in the URL), and the name or address that the certificate is for"
             ) from error
-        raise QueueError(f"Redis at {redacted(url)} does not answer; is it running, and is the URL right?") from error
+        cause = redacted(" ".join(str(error).split()))
+        raise QueueError(
+            f"Redis at {redacted(url)} does not answer ({cause}); is it running, and is the URL right?"
+        ) from error
     except (exceptions.RedisError, OSError, ValueError, TypeError) as error:
         raise QueueError(f"Redis at {redacted(url)} cannot be used: {type(error).__name__}") from error
     if version < OLDEST_SERVER:

@@ -23,6 +23,7 @@ from api.queue.impostors import remove_impostors
 from api.queue.server import find_server
 from api.queue.server_check import _anonymous, access_gaps
 from api.url_file import read_url_file
+from cli import main
 
 REPOSITORY = Path(__file__).parents[2]
 ADMIN = "user admin reset on >admin-of-the-test ~* &* +@all"
@@ -205,6 +206,21 @@ def test_each_user_can_do_what_it_needs_and_nothing_else(fleet_server: FleetServ
     with pytest.raises(QueueError):
         connect(anonymous)
     assert fleet_server.admin.dbsize() == 0
+
+
+def test_the_url_of_another_user_is_said_to_be_that(
+    fleet_server: FleetServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def app() -> None:
+        connect(fleet_server.url("producer")).xack("cidermill:results", "recorders", "0-0")
+
+    monkeypatch.setattr(main, "app", app)
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 4
+    said = capsys.readouterr().err
+    assert said.startswith("cidermill: this user of Redis may not do that (")
+    assert "give the URL of the user for this command: worker, producer or coordinator" in said
 
 
 def anonymous(url: str) -> tuple[str, str]:
