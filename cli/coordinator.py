@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from api.errors import LedgerError, StorageError
 from cli.interrupt import Interrupted
@@ -89,13 +89,16 @@ class Coordinator:
                 on_finished(row)
 
     def say_who_is_missing(self, say: Callable[[str], None]) -> None:
-        """Say so where no worker serves the model; one may still come."""
+        """Say so where no worker serves the model, when Redis tells; one may still come."""
+        from redis.exceptions import RedisError
+
         from api.queue.presence import live_workers
         from cli.fleet_view import no_server
 
-        live = live_workers(self.connection)
-        if not any(info.serves for info in live if info.model == self._model):
-            say(no_server(self._model, live))
+        with suppress(RedisError):
+            live = live_workers(self.connection)
+            if not any(info.serves for info in live if info.model == self._model):
+                say(no_server(self._model, live))
 
     def busy_worker(self, batch_id: str) -> WorkerInfo | None:
         """A worker that is generating for this batch now, when Redis tells."""
@@ -218,7 +221,6 @@ def is_recorded(workspace: Workspace) -> bool:
 @contextmanager
 def only_one(workspace: Workspace) -> Iterator[None]:
     """The right to write this data directory's ledger; another coordinator is an error that says who holds it."""
-    import fcntl
     import os
 
     path = workspace.settings.data_dir / "coordinator.lock"
@@ -231,7 +233,7 @@ def only_one(workspace: Workspace) -> Iterator[None]:
         ) from error
     with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(lock)
         except OSError as error:
             lock.seek(0)
             holder = lock.read().strip() or "unknown"
@@ -243,3 +245,15 @@ def only_one(workspace: Workspace) -> Iterator[None]:
         lock.write(str(os.getpid()))
         lock.flush()
         yield
+
+
+def _take(lock: IO[str]) -> None:
+    """Raises OSError where another process keeps it. `is_recorded` has it too, for a moment."""
+    import fcntl
+
+    for seconds in (0.02, 0.2):
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(seconds)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,6 +70,8 @@ def submit(
     The whole file is validated first; then the ledger has the batch, then Redis. Workers and `record` do the
     rest, and `results` writes the answers.
     """
+    from redis.exceptions import RedisError
+
     from api.queue.presence import live_workers
     from api.submission import Order
     from api.submission import submit as enter
@@ -91,7 +94,8 @@ def submit(
     connection = workspace.connect()
     batch = enter(workspace.ledger, workspace.queue(connection), order)
     _emit_batches([batch])
-    _say_what_is_missing(workspace, batch, live_workers(connection))
+    with suppress(RedisError):  # the batch is where it should be
+        _say_what_is_missing(workspace, batch, live_workers(connection))
 
 
 def status(batch: OptionalBatch = None, redis: RedisUrl = None, data_dir: DataDir = None) -> None:
