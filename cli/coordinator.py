@@ -218,6 +218,12 @@ def is_recorded(workspace: Workspace) -> bool:
     return False
 
 
+def in_a_fleets_redis(ledger: Ledger) -> dict[str, str]:
+    """Open batches that a fleet's Redis has, and its address. A single machine's server listens on a socket."""
+    placed = {batch.id: batch.placed_in or "" for batch in ledger.running_batches()}
+    return {batch_id: address for batch_id, address in placed.items() if address and not address.startswith("/")}
+
+
 @contextmanager
 def only_one(workspace: Workspace) -> Iterator[None]:
     """The right to write this data directory's ledger; another coordinator is an error that says who holds it."""

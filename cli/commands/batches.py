@@ -228,11 +228,15 @@ def _batch_row(batch: Batch) -> dict[str, Any]:
 
 def _say_that_nothing_runs(workspace: Workspace, batch: Batch) -> bool:
     """On a single machine: whether nobody works on what is open here, and the way out."""
-    from cli.coordinator import is_recorded
+    from cli.coordinator import in_a_fleets_redis, is_recorded
 
     if workspace.redis_url or is_recorded(workspace):
         return False
-    _say(f"nothing is running here; go on with: cidermill resume {batch.id}")
+    address = in_a_fleets_redis(workspace.ledger).get(batch.id)
+    if address is None:
+        _say(f"nothing is running here; go on with: cidermill resume {batch.id}")
+    else:
+        _say(f"{batch.id} is in the Redis at {address}, of which nothing is known here: set CIDERMILL_REDIS_URL_FILE")
     return True
 
 

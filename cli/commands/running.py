@@ -218,9 +218,13 @@ def _finish(workspace: Workspace, batch: Batch, view: Display, *, local_worker: 
 def _left_over(workspace: Workspace, batch: Batch) -> list[Batch]:
     """Other batches that a worker for this one's model works on as well: an interrupted command put them in."""
     from api.states import OPEN_BATCH_STATES
+    from cli.coordinator import in_a_fleets_redis
 
+    others = in_a_fleets_redis(workspace.ledger).keys() | {batch.id}
     listed = workspace.ledger.batches(limit=1000)
-    return [one for one in listed if one.id != batch.id and one.model == batch.model and one.state in OPEN_BATCH_STATES]
+    return [
+        one for one in listed if one.model == batch.model and one.state in OPEN_BATCH_STATES and one.id not in others
+    ]
 
 
 def _deliver(workspace: Workspace, batch_id: str, output_format: Format) -> None:

@@ -1,7 +1,9 @@
 """Separate processes over one Redis: `submit`, `worker`, `record`, and what becomes of a batch when they die."""
 
+import contextlib
 import os
 import signal
+import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
@@ -179,6 +181,20 @@ def test_a_batch_is_looked_at_while_it_waits(fleet: Mill) -> None:
     (stats,) = json_lines(fleet.run("stats").stdout)
     assert (stats["counts"]["queued"], stats["wall_seconds"], stats["acceptance"]) == (4, None, None)
     assert json_lines(fleet.run("status").stdout) == [batch]
+
+
+def test_a_batch_of_a_redis_that_is_not_configured_is_said_to_be_there(fleet: Mill) -> None:
+    batch_id = submitted(fleet)
+    with contextlib.closing(sqlite3.connect(fleet.data_dir / "ledger.sqlite3")) as ledger, ledger:
+        ledger.execute("UPDATE batches SET placed_in = 'mill:6379/0'")
+    del fleet.environment["CIDERMILL_REDIS_URL"]
+    for command in (["status"], ["status", "latest"]):
+        said = fleet.run(*command).stderr
+        assert said.startswith(f"{batch_id} is in the Redis at mill:6379/0, of which nothing is known here")
+    done = fleet.run("run", fleet.input([{"prompt": "One.", "max_tokens": 2}], "one.jsonl"), "-o", "one.out.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert "left over" not in done.stderr
+    assert [row["state"] for row in fleet.requests()] == ["queued"] * 4 + ["completed"]
 
 
 @pytest.mark.faults
