@@ -4,11 +4,11 @@ import contextlib
 import os
 import signal
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from mill import Command, Mill, MillAt, json_lines, wait_until
+from mill import Command, Mill, MillAt, Row, json_lines, wait_until
 
 from api.queue.connection import connect
 from api.queue.presence import live_workers
@@ -23,6 +23,9 @@ PROMPTS = [
     {"prompt": "Four.", "max_tokens": 3},
 ]
 
+# Not at its end before a command that is started beside it has begun, on however busy a machine.
+LASTING = [*PROMPTS[:LONG], {**PROMPTS[LONG], "max_tokens": 1900, "n": 8}, *PROMPTS[LONG + 1 :]]
+
 
 @pytest.fixture
 def fleet(working_mill: Mill) -> Iterator[Mill]:
@@ -36,9 +39,9 @@ def queue_of(mill: Mill) -> RequestQueue:
     return RequestQueue(connect(mill.server.url), max_attempts=2, request_timeout_seconds=60)
 
 
-def submitted(mill: Mill) -> str:
-    """The id of a batch of PROMPTS on the queue."""
-    done = mill.run("submit", mill.input(PROMPTS))
+def submitted(mill: Mill, prompts: Sequence[Row] = PROMPTS) -> str:
+    """The id of a batch of four prompts on the queue."""
+    done = mill.run("submit", mill.input(prompts))
     assert done.returncode == 0, done.stderr
     (row,) = json_lines(done.stdout)
     assert (row["state"], row["done"], row["model"]) == ("in_progress", "0/4", mill.model)
@@ -76,7 +79,7 @@ def test_a_recorder_killed_and_another_one_started(fleet: Mill) -> None:
 
 
 def test_a_batch_cancelled_in_the_middle_of_a_request(fleet: Mill) -> None:
-    batch_id = submitted(fleet)
+    batch_id = submitted(fleet, LASTING)
     fleet.start("record")
     worker = fleet.start("worker")
     fleet.wait_for_state(LONG, "running")
@@ -100,7 +103,7 @@ def test_a_batch_cancelled_in_the_middle_of_a_request(fleet: Mill) -> None:
 
 def test_a_run_cancelled_from_another_terminal(working_mill: Mill) -> None:
     """No Redis is configured: `cancel` finds the private server, and `run` ends with what is there."""
-    command = working_mill.start("run", working_mill.input(PROMPTS), "-o", "out.jsonl")
+    command = working_mill.start("run", working_mill.input(LASTING), "-o", "out.jsonl")
     working_mill.wait_for_state(LONG, "running")
     done = working_mill.run("cancel", "latest")
     assert done.returncode == 0, done.stderr
