@@ -17,6 +17,7 @@ import mlx.core as mx
 from bench.passes import UntriedKernels
 from kernels import gated_delta_tree, sample, tree_attention, tree_convolution
 from kernels.qmm.cuda import CALLS_APART
+from kernels.tree_convolution.choice import arguments
 
 PRODUCTS = ((3, 640, 200, 64, 4), (16, 5120, 1000, 64, 4), (21, 1024, 72, 32, 8), (11, 2304, 520, 128, 4))
 """rows, K, N, group size, bits."""
@@ -88,7 +89,7 @@ def recurrence(kernels: UntriedKernels) -> Iterator[tuple[str, float]]:
 
 def convolution(kernels: UntriedKernels) -> Iterator[tuple[str, float]]:
     configuration = tree_convolution.Configuration(mx.bfloat16, tree_convolution.USUAL_SIZE)
-    x, weight, windows, bias = tree_convolution.arguments(configuration, 16, 300)
+    x, weight, windows, bias = arguments(configuration, 16, 300)
     run = kernels.convolution(*configuration)
     if run is not None:
         got, expected = (convolve(x, weight, windows, bias) for convolve in (run, tree_convolution.reference))

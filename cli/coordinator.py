@@ -96,9 +96,8 @@ class Coordinator:
         from cli.fleet_view import no_server
 
         with suppress(RedisError):
-            live = live_workers(self.connection)
-            if not any(info.serves for info in live if info.model == self._model):
-                say(no_server(self._model, live))
+            if why := no_server(self._model, live_workers(self.connection)):
+                say(why)
 
     def busy_worker(self, batch_id: str) -> WorkerInfo | None:
         """A worker that is generating for this batch now, when Redis tells."""

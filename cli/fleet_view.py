@@ -66,16 +66,14 @@ def shown_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def unserved(demand: Mapping[str, int], live: Sequence[WorkerInfo]) -> list[str]:
     """A sentence for each model for which requests wait while no worker takes any. demand: requests that wait."""
-    served = {info.model for info in live if info.serves}
-    return [
-        f"{counted(count, 'request')} for {model}: {no_server(model, live)}"
-        for model, count in sorted(demand.items())
-        if model not in served
-    ]
+    whys = {model: no_server(model, live) for model in sorted(demand)}
+    return [f"{counted(demand[model], 'request')} for {model}: {why}" for model, why in whys.items() if why]
 
 
-def no_server(model: str, live: Sequence[WorkerInfo]) -> str:
-    """Why nobody serves a model, and the way out."""
+def no_server(model: str, live: Sequence[WorkerInfo]) -> str | None:
+    """Why nobody serves a model, and the way out; None where somebody does."""
+    if any(info.serves for info in live if info.model == model):
+        return None
     states = [info.state for info in live if info.model == model]
     idle_on_purpose = [f"{states.count(state)} {state}" for state in ("pausing", "paused", "out") if state in states]
     if idle_on_purpose:

@@ -67,7 +67,7 @@ def main() -> None:
     except Exception as error:
         if not _is_of_redis(error):
             raise
-        complain(f"cidermill: {_of_redis(error)}")
+        complain(f"cidermill: {_redis_failure(error)}")
         sys.exit(ExitCode.QUEUE_UNAVAILABLE)
 
 
@@ -77,7 +77,7 @@ def _is_of_redis(error: Exception) -> bool:
     return redis is not None and isinstance(error, redis.exceptions.RedisError)
 
 
-def _of_redis(error: Exception) -> str:
+def _redis_failure(error: Exception) -> str:
     if "permission" in str(error).lower():  # NOPERM, whose code redis-py leaves out
         return (
             f"this user of Redis may not do that ({error}); give the URL of the user for this command: "

@@ -245,8 +245,8 @@ def _say_what_is_missing(workspace: Workspace, batch: Batch, live: Sequence[Work
     from cli.coordinator import is_recorded
     from cli.fleet_view import no_server
 
-    if not any(worker.serves for worker in live if worker.model == batch.model):
-        _say(printable(no_server(batch.model, live)))
+    if why := no_server(batch.model, live):
+        _say(printable(why))
     if not is_recorded(workspace):
         _say("nothing takes results home into this ledger; start on this machine: cidermill record")
 

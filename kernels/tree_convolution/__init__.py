@@ -5,8 +5,8 @@ Formula: `reference`. What a thread does, and bytes: `metal.metal`.
 
 from __future__ import annotations
 
-from kernels.tree_convolution.choice import KERNEL, arguments, chosen
+from kernels.tree_convolution.choice import KERNEL, chosen
 from kernels.tree_convolution.problem import DTYPES, USUAL_SIZE, Configuration
 from kernels.tree_convolution.reference import reference
 
-__all__ = ["DTYPES", "KERNEL", "USUAL_SIZE", "Configuration", "arguments", "chosen", "reference"]
+__all__ = ["DTYPES", "KERNEL", "USUAL_SIZE", "Configuration", "chosen", "reference"]

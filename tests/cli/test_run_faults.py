@@ -135,9 +135,8 @@ def test_what_an_interrupted_command_left_is_not_shown_as_the_next_ones(working_
     assert [event["custom_id"] for event in events] == ["mine"]
     said = f"2 requests of {left}, left over from before, may come first; without: cidermill cancel {left}"
     assert second.stderr.splitlines()[0] == said
-    done = all(row["state"] == "completed" for row in working_mill.requests() if row["batch_id"] == left)
     said = f"{left}, left over from before, is done too; its answers: cidermill resume {left}"
-    assert (said in second.stderr.splitlines()) == done
+    assert said in second.stderr.splitlines()
     resumed = working_mill.run("resume", left)
     assert resumed.returncode == 0, resumed.stderr
     assert len((working_mill.folder / "out.jsonl").read_text("utf-8").splitlines()) == len(PROMPTS)

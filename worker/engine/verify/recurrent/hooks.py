@@ -45,7 +45,7 @@ _thread = threading.local()
 class Listening:
     """Within it, what the mixers of this thread call goes to a listener.
 
-    A generator would be shorter, and takes three times as long; every recurrent layer of a tree pass comes by here.
+    No generator, which would be shorter and take longer: every recurrent layer of a tree pass comes by here.
     """
 
     __slots__ = ("_listener",)
